@@ -1,0 +1,1 @@
+"""The ops that models call, each with a PyTorch reference and, where it pays, compiled backends."""

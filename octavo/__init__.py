@@ -1,0 +1,1 @@
+"""The front door: the `octavo` command, the Python client, batch and bench."""

@@ -1,0 +1,1 @@
+"""The protocol files and the stubs generated from them (`make proto`)."""

@@ -1,0 +1,1 @@
+"""The router: stateless, speaks text to clients and tokens to workers. Imports no torch."""

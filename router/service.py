@@ -1,0 +1,70 @@
+"""What the edges ask of the router's inside. Edges translate; everything else stands behind these Protocols."""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from router.request import GenerateRequest, Piece, Prompt, Usage
+
+
+class Generation(Protocol):
+    """A request that was admitted and runs.
+
+    Iterate it once. Each item is what one flush gives, over all choices, in order. The iteration ends after every choice has ended, or
+    raises an OctavoError. Closing it early (`aclose`, idempotent, also when never iterated) aborts the work at once.
+    """
+
+    @property
+    def id(self) -> str:
+        """Unique, whatever id the caller chose."""
+
+    @property
+    def model(self) -> str:
+        """The served name."""
+
+    @property
+    def seed(self) -> int:
+        """The seed in force, the caller's or one drawn here."""
+
+    @property
+    def prompt_tokens(self) -> Sequence[int]:
+        """The prompt's token ids."""
+
+    @property
+    def usage(self) -> Usage:
+        """Counts so far; exact once the iteration has ended."""
+
+    def __aiter__(self) -> AsyncIterator[tuple[Piece, ...]]:
+        """The pieces, flush by flush."""
+
+    async def aclose(self) -> None:
+        """Abort what still runs."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelCard:
+    """A model that some live worker serves. `created` is in Unix seconds."""
+
+    id: str
+    created: int
+    max_model_len: int
+    workers: int
+
+
+class Service(Protocol):
+    """The router's inside, as both edges see it. Every method raises OctavoErrors only."""
+
+    async def generate(self, request: GenerateRequest) -> Generation:
+        """Validate against the model, tokenize, admit, dispatch."""
+
+    async def tokenize(self, model: str, prompt: Prompt, add_special_tokens: bool | None = None) -> Sequence[int]:
+        """Token ids of a prompt; None leaves special tokens to the prompt's kind (text: yes, chat: the template's own)."""
+
+    async def detokenize(self, model: str, tokens: Sequence[int], skip_special_tokens: bool = False) -> str:
+        """The text of token ids."""
+
+    def models(self) -> Sequence[ModelCard]:
+        """Every served model, by name."""
+
+    def ready(self) -> bool:
+        """Whether a request could be served now: some worker is connected and takes work."""

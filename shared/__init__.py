@@ -1,0 +1,1 @@
+"""What router and worker agree on: types, errors, the wire, hashing, configuration. Imports no torch."""

@@ -1,0 +1,104 @@
+"""Channels and servers as Octavo sets them up, and its errors as rich gRPC statuses.
+
+Source of the option names: gRPC core's grpc_types.h. One event loop per process; a channel is made inside the loop that uses it.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import grpc
+import grpc.aio
+from google.protobuf import any_pb2, duration_pb2
+from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
+from grpc_status import rpc_status
+
+from shared import errors
+
+Options = Sequence[tuple[str, int]]
+
+FRAME_LIMIT = 64 << 10  # bytes, either way on a worker's stream
+INTERNAL_RECEIVE_LIMIT = 64 << 20
+PUBLIC_RECEIVE_LIMIT = 8 << 20
+DOMAIN = "octavo"
+
+_DETAILS_KEY = "grpc-status-details-bin"
+
+_KEEPALIVE: Options = (
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+)
+_ACCEPT_PINGS: Options = (
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    ("grpc.http2.max_ping_strikes", 0),
+)
+
+
+def channel(target: str, *, receive_limit: int = INTERNAL_RECEIVE_LIMIT) -> grpc.aio.Channel:
+    """A plaintext channel to `host:port` (or any gRPC target). Must be called inside the event loop that uses it."""
+    limits = (("grpc.max_receive_message_length", receive_limit), ("grpc.max_send_message_length", -1))
+    reconnect = (("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 2_000))
+    return grpc.aio.insecure_channel(target, options=[*_KEEPALIVE, *limits, *reconnect])
+
+
+def server(*, receive_limit: int, interceptors: Sequence[grpc.aio.ServerInterceptor] = ()) -> grpc.aio.Server:
+    """A server that shares no port with another process unless asked to, and tolerates keepalive pings of idle streams."""
+    limits = (("grpc.max_receive_message_length", receive_limit), ("grpc.so_reuseport", 0))
+    return grpc.aio.server(interceptors=list(interceptors), options=[*_KEEPALIVE, *_ACCEPT_PINGS, *limits])
+
+
+def to_status(error: errors.OctavoError) -> status_pb2.Status:
+    """`error` as a google.rpc.Status with ErrorInfo and, where they apply, BadRequest and RetryInfo."""
+    details = [error_details_pb2.ErrorInfo(reason=error.code, domain=DOMAIN, metadata={"param": error.param or ""})]
+    status = status_pb2.Status(code=getattr(grpc.StatusCode, errors.answer(error).grpc).value[0], message=error.message)
+    if error.param is not None:
+        violation = error_details_pb2.BadRequest.FieldViolation(field=error.param, description=error.message)
+        details.append(error_details_pb2.BadRequest(field_violations=[violation]))
+    if error.retry_after is not None:
+        delay = duration_pb2.Duration()
+        delay.FromMilliseconds(int(error.retry_after * 1000))
+        details.append(error_details_pb2.RetryInfo(retry_delay=delay))
+    for detail in details:
+        packed = any_pb2.Any()
+        packed.Pack(detail)
+        status.details.append(packed)
+    return status
+
+
+async def abort(context: "grpc.aio.ServicerContext[Any, Any]", error: errors.OctavoError) -> NoReturn:
+    """End the call with `error`'s rich status."""
+    rich = rpc_status.to_status(to_status(error))
+    await context.abort(rich.code, rich.details, rich.trailing_metadata)
+    raise AssertionError("abort returned")
+
+
+_BY_STATUS: dict[grpc.StatusCode, type[errors.OctavoError]] = {
+    grpc.StatusCode.INVALID_ARGUMENT: errors.InvalidRequest,
+    grpc.StatusCode.UNAUTHENTICATED: errors.Unauthenticated,
+    grpc.StatusCode.PERMISSION_DENIED: errors.PermissionDenied,
+    grpc.StatusCode.NOT_FOUND: errors.NotFound,
+    grpc.StatusCode.ALREADY_EXISTS: errors.AlreadyExists,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: errors.Overloaded,
+    grpc.StatusCode.UNAVAILABLE: errors.Unavailable,
+    grpc.StatusCode.DEADLINE_EXCEEDED: errors.DeadlineExceeded,
+    grpc.StatusCode.CANCELLED: errors.Cancelled,
+}
+
+
+def _rich_status(error: grpc.aio.AioRpcError | grpc.Call) -> status_pb2.Status:
+    for key, value in error.trailing_metadata() or ():
+        if key == _DETAILS_KEY and isinstance(value, bytes):
+            return status_pb2.Status.FromString(value)
+    return status_pb2.Status()
+
+
+def from_rpc_error(error: grpc.aio.AioRpcError | grpc.Call) -> errors.OctavoError:
+    """The exception behind a failed call, rebuilt from its rich status where it carries one."""
+    kind = _BY_STATUS.get(error.code(), errors.Internal)
+    message = error.details() or error.code().name
+    info, retry = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo()
+    for detail in _rich_status(error).details:
+        detail.Unpack(info)
+        detail.Unpack(retry)
+    delay = retry.retry_delay.ToMilliseconds() / 1000 or None
+    return kind(message, param=info.metadata.get("param") or None, retry_after=delay, code=info.reason or None)

@@ -1,0 +1,202 @@
+"""The nouns that cross the wire between router and worker. All are immutable and already validated where they are made."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tenant:
+    """Who a request is for. `salt` seeds the prefix cache's hashes; `top_class` is the highest priority class allowed (0 is highest)."""
+
+    id: str
+    weight: float = 1.0
+    salt: bytes = b""
+    top_class: int = 0
+
+
+OPEN_TENANT = Tenant(id="open")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sampling:
+    """How tokens are drawn, with every default resolved.
+
+    `temperature` 0 is greedy; `top_k` 0 and `min_p` 0 and `top_p` 1 are off. `seed` is 64 bits wide. `max_tokens` and
+    `min_tokens` count from the original prompt's end. `logprobs` is None (none) or the number of alternatives, 0 to 20.
+    """
+
+    temperature: float
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int = 0
+    max_tokens: int
+    min_tokens: int = 0
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    logprobs: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Choice:
+    """One choice of a request. `handle` is unique on its stream; `output_tokens` are given outputs of a resumed choice."""
+
+    handle: int
+    index: int
+    output_tokens: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenRequest:
+    """What a router asks of a worker (the wire's Submit, whole). `seq` is strictly increasing on a stream."""
+
+    seq: int
+    request_id: str
+    tenant: Tenant
+    prompt_tokens: Sequence[int]
+    choices: tuple[Choice, ...]
+    sampling: Sampling
+    adapter_digest: bytes = b""
+    numerics_id: str = ""
+    resumed: bool = False
+    remaining_ms: int | None = None
+    traceparent: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenLogprobs:
+    """Log-probabilities at one output position: the sampled token's, and the `top` alternatives as (token, value), descending."""
+
+    sampled: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenDelta:
+    """New tokens of one choice from one step. `logprobs` is empty, or one entry a token."""
+
+    handle: int
+    tokens: tuple[int, ...]
+    logprobs: tuple[TokenLogprobs, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepDeltas:
+    """All that one engine step gave one stream."""
+
+    step_seq: int
+    acked_seq: int
+    deltas: tuple[TokenDelta, ...]
+
+
+class FinishReason(Enum):
+    """Why a worker ended a choice."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORTED = "aborted"
+    DEADLINE = "deadline"
+    ERROR = "error"
+
+
+class AbortReason(Enum):
+    """Why a router ends a choice early. After STOPPED the choice counts as finished by a stop string."""
+
+    CLIENT = "client"
+    STOPPED = "stopped"
+    DEADLINE = "deadline"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finished:
+    """The end of one choice; nothing follows it. `output_tokens` counts from the original prompt's end; `message` is of an ERROR."""
+
+    handle: int
+    reason: FinishReason
+    prompt_tokens: int
+    output_tokens: int
+    cached_tokens: int
+    stop_token: int | None = None
+    message: str = ""
+    preemptions: int = 0
+
+
+class RejectCode(Enum):
+    """Why a worker did not take a request. INVALID and TOO_LONG are final; the others may do elsewhere or later."""
+
+    INVALID = "invalid"
+    TOO_LONG = "too_long"
+    QUEUE_FULL = "queue_full"
+    DRAINING = "draining"
+    ADAPTER_VERSION_UNAVAILABLE = "adapter_version_unavailable"
+    NUMERICS = "numerics"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rejected:
+    """A request that was not taken, with all its choices."""
+
+    seq: int
+    code: RejectCode
+    message: str
+    param: str = ""
+    retry_after_ms: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Load:
+    """A worker's account of itself. `credits` is the number of Submits that this stream may have in flight beyond `acked_seq`."""
+
+    step_seq: int
+    acked_seq: int
+    running: int
+    waiting: int
+    waiting_uncached_tokens: int
+    context_tokens: int
+    free_blocks: int
+    total_blocks: int
+    has_work: bool
+    last_step_age_ms: int
+    predicted_step_ms: float
+    prefill_tokens_per_s: float
+    credits: int
+    draining: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkerInfo:
+    """What a worker is. (model, model_revision, tokenizer_digest) names its pool; `worker_id` is new with each start."""
+
+    worker_id: str
+    model: str
+    model_revision: str
+    tokenizer_digest: str
+    numerics_id: str
+    max_model_len: int
+    vocab_size: int
+    block_size: int
+    total_blocks: int
+    max_running: int
+    eos_token_ids: tuple[int, ...]
+    version: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KvDelta:
+    """Published prefix hashes (16 bytes each) that appeared and went. `sequence` grows by one a delta within an `epoch`."""
+
+    epoch: int
+    sequence: int
+    added: tuple[bytes, ...]
+    removed: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KvSnapshot:
+    """One piece of a whole view of the published hashes, valid as of `sequence`; `last` ends it."""
+
+    epoch: int
+    sequence: int
+    hashes: tuple[bytes, ...]
+    last: bool

@@ -1,0 +1,285 @@
+"""The internal stream's messages to and from `shared.types`. What arrives is trusted in shape, and checked in meaning by its taker.
+
+Everything that could outgrow a frame (`rpc.FRAME_LIMIT`) is written as several: prompts, step batches, KV hashes.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from protos import worker_pb2 as pb
+from shared.hashing import HASH_BYTES
+from shared.types import (
+    AbortReason,
+    Choice,
+    Finished,
+    FinishReason,
+    KvDelta,
+    KvSnapshot,
+    Load,
+    RejectCode,
+    Rejected,
+    Sampling,
+    StepDeltas,
+    Tenant,
+    TokenDelta,
+    TokenLogprobs,
+    TokenRequest,
+    WorkerInfo,
+)
+
+PROTOCOL = 1
+SUBMIT_TOKENS = 8_192  # prompt tokens a frame: at most 5 bytes each
+DELTA_HASHES = 1_024  # a frame
+SNAPSHOT_HASHES = 4_000  # a frame: 4,096 of 16 bytes would leave no room for the rest of it
+STEP_TOKENS = 1_024  # a frame, logprobs of 20 alternatives taken apart
+STEP_LOGPROBS = 200  # rows a frame: up to 21 * 9 bytes each
+
+
+def _finish_to_pb(reason: FinishReason) -> pb.WorkerFinishReason.ValueType:
+    return pb.WorkerFinishReason.Value(f"WORKER_FINISH_REASON_{reason.name}")
+
+
+def _finish_from_pb(reason: pb.WorkerFinishReason.ValueType) -> FinishReason:
+    return FinishReason[pb.WorkerFinishReason.Name(reason).removeprefix("WORKER_FINISH_REASON_")]
+
+
+def _sampling_to_pb(sampling: Sampling) -> pb.SamplingSpec:
+    return pb.SamplingSpec(
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k,
+        min_p=sampling.min_p,
+        seed=sampling.seed,
+        max_tokens=sampling.max_tokens,
+        min_tokens=sampling.min_tokens,
+        stop_token_ids=sampling.stop_token_ids,
+        ignore_eos=sampling.ignore_eos,
+        logprobs=sampling.logprobs,
+    )
+
+
+def _sampling_from_pb(spec: pb.SamplingSpec) -> Sampling:
+    return Sampling(
+        temperature=spec.temperature,
+        top_p=spec.top_p,
+        top_k=spec.top_k,
+        min_p=spec.min_p,
+        seed=spec.seed,
+        max_tokens=spec.max_tokens,
+        min_tokens=spec.min_tokens,
+        stop_token_ids=tuple(spec.stop_token_ids),
+        ignore_eos=spec.ignore_eos,
+        logprobs=spec.logprobs if spec.HasField("logprobs") else None,
+    )
+
+
+def submit_to_pb(request: TokenRequest) -> Iterator[pb.Up]:
+    """A Submit, then a SubmitPart for each further SUBMIT_TOKENS of the prompt."""
+    tenant, tokens = request.tenant, request.prompt_tokens
+    submit = pb.Submit(
+        seq=request.seq,
+        request_id=request.request_id,
+        tenant=pb.TenantSpec(id=tenant.id, weight=tenant.weight, salt=tenant.salt, priority=tenant.top_class),
+        prompt_tokens=tokens[:SUBMIT_TOKENS],
+        prompt_len=len(tokens),
+        choices=[pb.ChoiceSpec(handle=c.handle, index=c.index, output_tokens=c.output_tokens) for c in request.choices],
+        sampling=_sampling_to_pb(request.sampling),
+        adapter_digest=request.adapter_digest,
+        numerics_id=request.numerics_id,
+        resumed=request.resumed,
+        remaining_ms=request.remaining_ms,
+        traceparent=request.traceparent,
+    )
+    yield pb.Up(submit=submit)
+    for start in range(SUBMIT_TOKENS, len(tokens), SUBMIT_TOKENS):
+        part = pb.SubmitPart(seq=request.seq, prompt_tokens=tokens[start : start + SUBMIT_TOKENS])
+        yield pb.Up(submit_part=part)
+
+
+def submit_from_pb(submit: pb.Submit, tokens: Sequence[int]) -> TokenRequest:
+    """The request of `submit`, with all its prompt's tokens."""
+    tenant = submit.tenant
+    choices = (Choice(handle=c.handle, index=c.index, output_tokens=tuple(c.output_tokens)) for c in submit.choices)
+    return TokenRequest(
+        seq=submit.seq,
+        request_id=submit.request_id,
+        tenant=Tenant(id=tenant.id, weight=tenant.weight, salt=tenant.salt, top_class=tenant.priority),
+        prompt_tokens=tokens,
+        choices=tuple(choices),
+        sampling=_sampling_from_pb(submit.sampling),
+        adapter_digest=submit.adapter_digest,
+        numerics_id=submit.numerics_id,
+        resumed=submit.resumed,
+        remaining_ms=submit.remaining_ms if submit.HasField("remaining_ms") else None,
+        traceparent=submit.traceparent,
+    )
+
+
+def abort_to_pb(handles: Sequence[int], reason: AbortReason) -> pb.Up:
+    """An Abort of these handles."""
+    return pb.Up(abort=pb.Abort(handles=handles, reason=pb.AbortReason.Value(f"ABORT_REASON_{reason.name}")))
+
+
+def abort_from_pb(abort: pb.Abort) -> tuple[tuple[int, ...], AbortReason]:
+    """The handles, and why; an unnamed reason counts as the client's."""
+    name = pb.AbortReason.Name(abort.reason).removeprefix("ABORT_REASON_")
+    return tuple(abort.handles), AbortReason.__members__.get(name, AbortReason.CLIENT)
+
+
+def _frames_of(deltas: Sequence[TokenDelta]) -> Iterator[list[TokenDelta]]:
+    """`deltas` in order, in groups that fit a frame. One step gives a handle few tokens, so that no delta is ever too large alone."""
+    group: list[TokenDelta] = []
+    tokens = rows = 0
+    for delta in deltas:
+        if group and (tokens + len(delta.tokens) > STEP_TOKENS or rows + len(delta.logprobs) > STEP_LOGPROBS):
+            yield group
+            group, tokens, rows = [], 0, 0
+        group.append(delta)
+        tokens, rows = tokens + len(delta.tokens), rows + len(delta.logprobs)
+    yield group
+
+
+def _logprobs_to_pb(delta: TokenDelta) -> pb.StepLogprobs:
+    width = max(len(row.top) for row in delta.logprobs)
+    flat = [pair for row in delta.logprobs for pair in row.top]
+    return pb.StepLogprobs(
+        handle=delta.handle,
+        sampled=[row.sampled for row in delta.logprobs],
+        width=width,
+        top_tokens=[token for token, _ in flat],
+        top_logprobs=[value for _, value in flat],
+    )
+
+
+def step_to_pb(step: StepDeltas) -> Iterator[pb.Down]:
+    """One StepBatch, or more where it would not fit a frame."""
+    for group in _frames_of(step.deltas):
+        batch = pb.StepBatch(
+            step_seq=step.step_seq,
+            acked_seq=step.acked_seq,
+            handles=[d.handle for d in group],
+            counts=[len(d.tokens) for d in group],
+            tokens=[token for d in group for token in d.tokens],
+            logprobs=[_logprobs_to_pb(d) for d in group if d.logprobs],
+        )
+        yield pb.Down(step_batch=batch)
+
+
+def _logprobs_from_pb(rows: pb.StepLogprobs) -> tuple[TokenLogprobs, ...]:
+    pairs = list(zip(rows.top_tokens, rows.top_logprobs, strict=True))
+    width = rows.width
+    return tuple(
+        TokenLogprobs(sampled=value, top=tuple(pairs[i * width : (i + 1) * width]))
+        for i, value in enumerate(rows.sampled)
+    )
+
+
+def step_from_pb(batch: pb.StepBatch) -> StepDeltas:
+    """The batch's columns, choice by choice."""
+    logprobs = {rows.handle: _logprobs_from_pb(rows) for rows in batch.logprobs}
+    deltas, start = [], 0
+    for handle, count in zip(batch.handles, batch.counts, strict=True):
+        tokens = tuple(batch.tokens[start : start + count])
+        deltas.append(TokenDelta(handle=handle, tokens=tokens, logprobs=logprobs.get(handle, ())))
+        start += count
+    return StepDeltas(step_seq=batch.step_seq, acked_seq=batch.acked_seq, deltas=tuple(deltas))
+
+
+def finish_to_pb(finished: Finished) -> pb.Down:
+    """A Finish."""
+    finish = pb.Finish(
+        handle=finished.handle,
+        reason=_finish_to_pb(finished.reason),
+        prompt_tokens=finished.prompt_tokens,
+        output_tokens=finished.output_tokens,
+        cached_tokens=finished.cached_tokens,
+        stop_token=finished.stop_token,
+        message=finished.message,
+        preemptions=finished.preemptions,
+    )
+    return pb.Down(finish=finish)
+
+
+def finish_from_pb(finish: pb.Finish) -> Finished:
+    """A choice's end."""
+    return Finished(
+        handle=finish.handle,
+        reason=_finish_from_pb(finish.reason),
+        prompt_tokens=finish.prompt_tokens,
+        output_tokens=finish.output_tokens,
+        cached_tokens=finish.cached_tokens,
+        stop_token=finish.stop_token if finish.HasField("stop_token") else None,
+        message=finish.message,
+        preemptions=finish.preemptions,
+    )
+
+
+def reject_to_pb(rejected: Rejected) -> pb.Down:
+    """A Reject."""
+    reject = pb.Reject(
+        seq=rejected.seq,
+        code=pb.RejectCode.Value(f"REJECT_CODE_{rejected.code.name}"),
+        message=rejected.message,
+        param=rejected.param,
+        retry_after_ms=rejected.retry_after_ms,
+    )
+    return pb.Down(reject=reject)
+
+
+def reject_from_pb(reject: pb.Reject) -> Rejected:
+    """Why a request was not taken."""
+    return Rejected(
+        seq=reject.seq,
+        code=RejectCode[pb.RejectCode.Name(reject.code).removeprefix("REJECT_CODE_")],
+        message=reject.message,
+        param=reject.param,
+        retry_after_ms=reject.retry_after_ms if reject.HasField("retry_after_ms") else None,
+    )
+
+
+def load_to_pb(load: Load) -> pb.Down:
+    """A Load; its fields carry the same names on both sides."""
+    return pb.Down(load=pb.Load(**{name: getattr(load, name) for name in Load.__slots__}))
+
+
+def load_from_pb(load: pb.Load) -> Load:
+    """A worker's account of itself."""
+    return Load(**{name: getattr(load, name) for name in Load.__slots__})
+
+
+def info_to_pb(info: WorkerInfo) -> pb.WorkerInfo:
+    """A WorkerInfo; its fields carry the same names on both sides."""
+    return pb.WorkerInfo(**{name: getattr(info, name) for name in WorkerInfo.__slots__})
+
+
+def info_from_pb(info: pb.WorkerInfo) -> WorkerInfo:
+    """What a worker is."""
+    fields = {name: getattr(info, name) for name in WorkerInfo.__slots__}
+    return WorkerInfo(**{**fields, "eos_token_ids": tuple(info.eos_token_ids)})
+
+
+def _split(packed: bytes) -> tuple[bytes, ...]:
+    return tuple(packed[i : i + HASH_BYTES] for i in range(0, len(packed), HASH_BYTES))
+
+
+def kv_delta_to_pb(delta: KvDelta) -> pb.Down:
+    """One frame: the caller keeps added and removed within DELTA_HASHES together."""
+    added, removed = b"".join(delta.added), b"".join(delta.removed)
+    return pb.Down(kv_delta=pb.KvDelta(epoch=delta.epoch, sequence=delta.sequence, added=added, removed=removed))
+
+
+def kv_delta_from_pb(delta: pb.KvDelta) -> KvDelta:
+    """Hashes that appeared and went."""
+    added, removed = _split(delta.added), _split(delta.removed)
+    return KvDelta(epoch=delta.epoch, sequence=delta.sequence, added=added, removed=removed)
+
+
+def kv_snapshot_to_pb(piece: KvSnapshot) -> pb.Down:
+    """One frame: the caller keeps the hashes within SNAPSHOT_HASHES."""
+    hashes = b"".join(piece.hashes)
+    snapshot = pb.KvSnapshot(epoch=piece.epoch, sequence=piece.sequence, hashes=hashes, last=piece.last)
+    return pb.Down(kv_snapshot=snapshot)
+
+
+def kv_snapshot_from_pb(piece: pb.KvSnapshot) -> KvSnapshot:
+    """One piece of a whole view."""
+    return KvSnapshot(epoch=piece.epoch, sequence=piece.sequence, hashes=_split(piece.hashes), last=piece.last)

@@ -1,0 +1,1 @@
+"""The worker: a paged-KV, continuously batched engine that speaks tokens."""

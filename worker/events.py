@@ -1,0 +1,46 @@
+"""What the engine tells its edge. A *stream* is an edge's number for one router's connection; (stream, handle) names a choice."""
+
+from dataclasses import dataclass
+
+from shared.types import Finished, Rejected, TokenDelta
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EngineStats:
+    """A consistent view of the engine after a step. Times are seconds, counts are sequences, tokens or blocks of 16 tokens."""
+
+    step_seq: int
+    running: int
+    waiting: int
+    waiting_uncached_tokens: int
+    context_tokens: int
+    free_blocks: int
+    total_blocks: int
+    cached_blocks: int
+    preemptions: int
+    last_step_at: float  # time.monotonic() of the last retired step, or of the start
+    predicted_step_s: float
+    prefill_tokens_per_s: float
+
+    @property
+    def has_work(self) -> bool:
+        """Whether any sequence runs or waits."""
+        return self.running + self.waiting > 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KvChange:
+    """Published prefix hashes that appeared and went, in order of first mention; none stands in both."""
+
+    added: tuple[bytes, ...] = ()
+    removed: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepOutput:
+    """What one call into the engine gave, each item with its stream. Of one choice: deltas come before its end."""
+
+    deltas: tuple[tuple[int, TokenDelta], ...] = ()
+    finished: tuple[tuple[int, Finished], ...] = ()
+    rejected: tuple[tuple[int, Rejected], ...] = ()
+    kv: KvChange = KvChange()

@@ -1,0 +1,1 @@
+"""Model families as tables, and where their weights come from."""
