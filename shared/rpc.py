@@ -85,6 +85,11 @@ _BY_STATUS: dict[grpc.StatusCode, type[errors.OctavoError]] = {
 }
 
 
+def kind_of(code: int) -> type[errors.OctavoError]:
+    """The exception class of a gRPC status code; Internal where the table has none."""
+    return next((kind for status, kind in _BY_STATUS.items() if status.value[0] == code), errors.Internal)
+
+
 def _rich_status(error: grpc.aio.AioRpcError | grpc.Call) -> status_pb2.Status:
     for key, value in error.trailing_metadata() or ():
         if key == _DETAILS_KEY and isinstance(value, bytes):

@@ -1,0 +1,85 @@
+"""The one door through which both edges start generations, so that a server which shuts down knows what it still owes."""
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from router.request import GenerateRequest, Prompt
+from router.service import Generation, ModelCard, Service
+from shared.errors import Unavailable
+
+
+def _shorter(one: float | None, other: float | None) -> float | None:
+    shortest = min(math.inf if one is None else one, math.inf if other is None else other)
+    return None if shortest == math.inf else shortest
+
+
+class Gate:
+    """A Service whose generations are counted, always closed, bounded in time, and refused once the gate is shut.
+
+    `timeout` (seconds) bounds every request; None leaves them to their callers' deadlines.
+    """
+
+    def __init__(self, service: Service, *, timeout: float | None = None):
+        self._service = service
+        self._timeout = timeout
+        self._open = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.shut = asyncio.Event()
+
+    @property
+    def open_generations(self) -> int:
+        """How many callers are being answered, those still waiting for admission included."""
+        return self._open
+
+    def ready(self) -> bool:
+        """Whether a request could be served now."""
+        return not self.shut.is_set() and self._service.ready()
+
+    def close(self) -> None:
+        """Refuse what is new from here on; what runs goes on."""
+        self.shut.set()
+
+    async def idle(self) -> None:
+        """Returns once no generation is open."""
+        await self._idle.wait()
+
+    @asynccontextmanager
+    async def open(self, request: GenerateRequest) -> AsyncIterator[Generation]:
+        """A generation that is closed when the block is left, whichever way. Raises what Service.generate raises."""
+        if self.shut.is_set():
+            raise Unavailable("this server is shutting down; ask another", retry_after=1.0)
+        self._enter()
+        try:
+            timeout = _shorter(request.timeout, self._timeout)
+            generation = await self._service.generate(replace(request, timeout=timeout))
+            try:
+                yield generation
+            finally:
+                await generation.aclose()
+        finally:
+            self._leave()
+
+    def _enter(self) -> None:
+        self._open += 1
+        self._idle.clear()
+
+    def _leave(self) -> None:
+        self._open -= 1
+        if self._open == 0:
+            self._idle.set()
+
+    async def tokenize(self, model: str, prompt: Prompt, add_special_tokens: bool | None = None) -> Sequence[int]:
+        """As Service.tokenize."""
+        return await self._service.tokenize(model, prompt, add_special_tokens)
+
+    async def detokenize(self, model: str, tokens: Sequence[int], skip_special_tokens: bool = False) -> str:
+        """As Service.detokenize."""
+        return await self._service.detokenize(model, tokens, skip_special_tokens)
+
+    def models(self) -> Sequence[ModelCard]:
+        """As Service.models."""
+        return self._service.models()

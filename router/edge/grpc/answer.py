@@ -1,0 +1,71 @@
+"""One generation as a sequence of responses: the seed rides in the first, the usage in the last."""
+
+from collections.abc import Sequence
+
+from protos import inference_pb2 as pb
+from router.edge.collect import Collector
+from router.edge.grpc import wire
+from router.request import Piece
+from router.service import Generation
+from shared.errors import Internal
+
+
+class Answer:
+    """Feed it every flush of `generation`, then ask for `last`. What the final flush gives is held until then, so that it carries usage."""
+
+    def __init__(self, generation: Generation, request: pb.GenerateRequest, choices: int):
+        self._generation = generation
+        self._return_tokens = request.return_tokens
+        self._collector = Collector() if request.whole else None
+        self._open = set(range(choices))
+        self._first = True
+        self._held: pb.GenerateResponse | None = None
+
+    def take(self, pieces: Sequence[Piece]) -> pb.GenerateResponse | None:
+        """The response to send now, if there is one."""
+        self._open -= {piece.index for piece in pieces if piece.ended is not None}
+        told = filter(self._tells, self._tellable(pieces))
+        chunks = [wire.piece_to_pb(piece, return_tokens=self._return_tokens) for piece in told]
+        if not chunks:
+            return None
+        response = self._respond(chunks)
+        if self._open:
+            return response
+        self._held = response
+        return None
+
+    def last(self) -> pb.GenerateResponse:
+        """The response that ends the answer. Raises Internal where a choice has not ended."""
+        if self._open:
+            raise Internal("the generation ended before all of its choices")
+        return self._with_usage(self._held or self._respond([]))
+
+    def cancelled(self) -> pb.GenerateResponse:
+        """The response that ends an answer which its caller cancelled."""
+        ends = self._held or self._respond(wire.cancelled_to_pb(sorted(self._open)))
+        return self._with_usage(ends)
+
+    def _tellable(self, pieces: Sequence[Piece]) -> Sequence[Piece]:
+        if self._collector is None:
+            return pieces
+        whole = (self._collector.add(piece) for piece in pieces)
+        return [piece for piece in whole if piece is not None]
+
+    def _tells(self, piece: Piece) -> bool:
+        """Whether the caller would learn anything: a held-back character or stop string makes pieces without text."""
+        tokens = self._return_tokens and piece.tokens
+        return bool(piece.text or piece.logprobs or piece.ended or tokens)
+
+    def _respond(self, chunks: Sequence[pb.Chunk]) -> pb.GenerateResponse:
+        first, self._first = self._first, False
+        return wire.response_to_pb(self._generation, chunks, first=first)
+
+    def _with_usage(self, response: pb.GenerateResponse) -> pb.GenerateResponse:
+        response.usage.CopyFrom(wire.usage_to_pb(self._generation.usage))
+        return response
+
+
+def cancelled_unopened(request: pb.GenerateRequest, choices: int) -> pb.GenerateResponse:
+    """The answer of a request that its caller cancelled before it was admitted."""
+    chunks = wire.cancelled_to_pb(range(choices))
+    return pb.GenerateResponse(model=request.model, chunks=chunks, usage=pb.Usage())

@@ -1,0 +1,47 @@
+"""The gRPC server of the public API."""
+
+from collections.abc import Sequence
+
+import grpc.aio
+from grpc_health.v1 import health, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from protos import inference_pb2 as pb
+from protos import inference_pb2_grpc as pb_grpc
+from router.edge.gate import Gate
+from router.edge.grpc.health import HealthServicer
+from router.edge.grpc.servicer import InferenceServicer
+from shared import rpc
+
+INFERENCE = pb.DESCRIPTOR.services_by_name["Inference"].full_name
+
+
+class GrpcServer:
+    """Listens once `start` has returned; `address` is what it got, also for port 0."""
+
+    def __init__(self, server: grpc.aio.Server, address: str):
+        self._server = server
+        self.address = address
+
+    async def stop(self, grace: float) -> None:
+        """Refuses new calls at once; gives running ones `grace` seconds, then cancels them."""
+        await self._server.stop(grace)
+
+
+def _serve(server: grpc.aio.Server, gate: Gate) -> None:
+    services: Sequence[str] = (INFERENCE, health.SERVICE_NAME, reflection.SERVICE_NAME)
+    pb_grpc.add_InferenceServicer_to_server(InferenceServicer(gate), server)
+    health_pb2_grpc.add_HealthServicer_to_server(HealthServicer(gate.ready, frozenset(services)), server)
+    reflection.enable_server_reflection(services, server)
+
+
+async def start(gate: Gate, host: str, port: int) -> GrpcServer:
+    """Raises OSError where the port is taken."""
+    server = rpc.server(receive_limit=rpc.PUBLIC_RECEIVE_LIMIT)
+    _serve(server, gate)
+    try:
+        bound = server.add_insecure_port(f"{host}:{port}")
+    except RuntimeError as error:
+        raise OSError(f"cannot listen on {host}:{port} for gRPC") from error
+    await server.start()
+    return GrpcServer(server, f"{host}:{bound}")

@@ -1,0 +1,99 @@
+"""octavo.v1.Inference over the gate: thin, typed errors as rich statuses, nothing left running when a call ends."""
+
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import grpc.aio
+
+from protos import inference_pb2 as pb
+from protos import inference_pb2_grpc as pb_grpc
+from router.edge.gate import Gate
+from router.edge.grpc import wire
+from router.edge.grpc.answer import Answer
+from router.edge.grpc.session import Session
+from router.request import GenerateRequest
+from shared import rpc
+from shared.errors import Internal, OctavoError
+
+_LOG = logging.getLogger(__name__)
+
+_Context = grpc.aio.ServicerContext[Any, Any]
+
+
+@asynccontextmanager
+async def _told(context: _Context) -> AsyncIterator[None]:
+    """Ends the call with the rich status of whatever the block raises."""
+    try:
+        yield
+    except OctavoError as error:
+        await rpc.abort(context, error)
+    except grpc.aio.AbortError:
+        raise
+    except Exception:
+        _LOG.exception("a call failed")
+        await rpc.abort(context, Internal("internal error"))
+
+
+def _traceparent(context: _Context) -> str:
+    values = (value for key, value in context.invocation_metadata() or () if key == "traceparent")
+    value = next(values, "")
+    return value if isinstance(value, str) else ""
+
+
+def _parse(context: _Context, request: pb.GenerateRequest) -> GenerateRequest:
+    return wire.request_from_pb(request, timeout=context.time_remaining(), traceparent=_traceparent(context))
+
+
+class InferenceServicer(pb_grpc.InferenceServicer):
+    """A cancelled call cancels its handler, which closes the generation: the gate sees to that."""
+
+    def __init__(self, gate: Gate):
+        self._gate = gate
+
+    async def Generate(self, request: pb.GenerateRequest, context: _Context) -> None:  # type: ignore[override]
+        """Written message by message: a generator that waits in `yield` would not be closed by a cancellation."""
+        async with _told(context):
+            parsed = _parse(context, request)
+            async with self._gate.open(parsed) as generation:
+                answer = Answer(generation, request, parsed.n)
+                async for pieces in generation:
+                    response = answer.take(pieces)
+                    if response is not None:
+                        await context.write(response)
+                await context.write(answer.last())
+
+    async def Session(  # type: ignore[override]
+        self, request_iterator: AsyncIterator[pb.SessionRequest], context: _Context
+    ) -> None:
+        """See router/edge/grpc/session.py."""
+
+        async def write(events: Sequence[pb.SessionEvent]) -> None:
+            await context.write(pb.SessionResponse(events=events))
+
+        async with _told(context):
+            await Session(self._gate, partial(_parse, context)).run(request_iterator, write)
+
+    async def Tokenize(self, request: pb.TokenizeRequest, context: _Context) -> pb.TokenizeResponse:
+        """Token ids of a text or a rendered chat."""
+        async with _told(context):
+            prompt = wire.tokenize_prompt_from_pb(request)
+            special = request.add_special_tokens if request.HasField("add_special_tokens") else None
+            tokens = await self._gate.tokenize(request.model, prompt, special)
+            return pb.TokenizeResponse(tokens=tokens, max_model_len=self._max_model_len(request.model))
+
+    def _max_model_len(self, model: str) -> int:
+        lengths = (card.max_model_len for card in self._gate.models() if model in ("", card.id))
+        return next(lengths, 0)
+
+    async def Detokenize(self, request: pb.DetokenizeRequest, context: _Context) -> pb.DetokenizeResponse:
+        """The text of token ids."""
+        async with _told(context):
+            text = await self._gate.detokenize(request.model, list(request.tokens), request.skip_special_tokens)
+            return pb.DetokenizeResponse(text=text)
+
+    async def ListModels(self, request: pb.ListModelsRequest, context: _Context) -> pb.ListModelsResponse:
+        """Every served model."""
+        return pb.ListModelsResponse(models=[wire.card_to_pb(card) for card in self._gate.models()])

@@ -1,0 +1,164 @@
+"""The shapes of OpenAI's answers. Source: the OpenAPI document of OpenAI's API, version 2.3.0."""
+
+from typing import Literal, NotRequired
+
+from typing_extensions import TypedDict  # pydantic takes typing's own from Python 3.12 on
+
+from router.request import Ended
+
+FinishReason = Literal["stop", "length"]
+
+
+def finish_reason(ended: Ended) -> FinishReason:
+    """OpenAI's word for it."""
+    return "stop" if ended.reason == "stop" else "length"
+
+
+class PromptDetails(TypedDict):
+    """`cached_tokens`: prompt tokens found in the prefix cache."""
+
+    cached_tokens: int
+
+
+class Usage(TypedDict):
+    """Token counts over all choices."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptDetails
+
+
+class TopLogprob(TypedDict):
+    """A token that could have been at this place. `bytes` need not be whole characters."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenLogprob(TopLogprob):
+    """The token at this place, and the likeliest ones by descending log-probability."""
+
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(TypedDict):
+    """One entry a token."""
+
+    content: list[TokenLogprob]
+    refusal: None
+
+
+class AssistantMessage(TypedDict):
+    """What the model says."""
+
+    role: Literal["assistant"]
+    content: str
+    refusal: None
+
+
+class ChatChoice(TypedDict):
+    """One whole answer."""
+
+    index: int
+    message: AssistantMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: FinishReason
+
+
+class Delta(TypedDict):
+    """Some more of an answer. The role comes with the first chunk of each choice."""
+
+    role: NotRequired[Literal["assistant"]]
+    content: NotRequired[str]
+
+
+class ChunkChoice(TypedDict):
+    """Some of one answer; finish_reason is null but in its last chunk."""
+
+    index: int
+    delta: Delta
+    logprobs: ChatLogprobs | None
+    finish_reason: FinishReason | None
+
+
+class CompletionLogprobs(TypedDict):
+    """One entry a token in each list; `text_offset` counts characters from the start of the choice's text."""
+
+    tokens: list[str]
+    token_logprobs: list[float]
+    top_logprobs: list[dict[str, float]]
+    text_offset: list[int]
+
+
+class CompletionChoice(TypedDict):
+    """One completion, or, in a stream, some of one (then finish_reason is null but in its last chunk)."""
+
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None
+    finish_reason: FinishReason | None
+
+
+class _Answer(TypedDict):
+    id: str
+    created: int
+    model: str
+    system_fingerprint: str
+
+
+class ChatCompletion(_Answer):
+    """A whole answer to a chat."""
+
+    object: Literal["chat.completion"]
+    choices: list[ChatChoice]
+    usage: Usage
+
+
+class ChatCompletionChunk(_Answer):
+    """One event of a streamed answer to a chat. With include_usage, usage is null but in the last one, which has no choices."""
+
+    object: Literal["chat.completion.chunk"]
+    choices: list[ChunkChoice]
+    usage: NotRequired[Usage | None]
+
+
+class Completion(_Answer):
+    """A whole completion, or one event of a streamed one (usage then as in chat chunks)."""
+
+    object: Literal["text_completion"]
+    choices: list[CompletionChoice]
+    usage: NotRequired[Usage | None]
+
+
+class Model(TypedDict):
+    """A served model. `max_model_len` (an extension) is in tokens, prompt and output together."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    max_model_len: int
+
+
+class ModelList(TypedDict):
+    """Every served model."""
+
+    object: Literal["list"]
+    data: list[Model]
+
+
+class ErrorFields(TypedDict):
+    """What went wrong; `param` names the field at fault, `code` is stable and machine-readable."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str
+
+
+class ErrorBody(TypedDict):
+    """The body of every answer that is not 2xx."""
+
+    error: ErrorFields

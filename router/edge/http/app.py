@@ -1,0 +1,33 @@
+"""The HTTP application: OpenAI's API and the server's own endpoints, every error in OpenAI's shape."""
+
+from fastapi import FastAPI
+from prometheus_client import CollectorRegistry
+from starlette.types import ASGIApp
+
+from router.edge.gate import Gate
+from router.edge.http import errors, generate, system
+from router.edge.http.access import Access
+from router.edge.http.reply import Settings
+
+_ABOUT = """
+OpenAI's API, served by Octavo. Fields marked *extension* are not OpenAI's. Fields that this server does not know are ignored; fields that
+it knows, cannot serve, and that would change the output, are refused. `null` means "not given".
+"""
+
+
+def make_app(
+    gate: Gate,
+    registry: CollectorRegistry,
+    *,
+    version: str,
+    max_body_bytes: int,
+    keepalive: float = 15.0,
+) -> ASGIApp:
+    """The application. `keepalive`: seconds of silence after which a stream gets a comment."""
+    app = FastAPI(title="Octavo", version=version, description=_ABOUT, strict_content_type=False, redoc_url=None)
+    settings = Settings(fingerprint=f"octavo-{version}", keepalive=keepalive)
+    app.include_router(generate.routes(gate, settings, max_body_bytes))
+    app.include_router(system.model_routes(gate))
+    app.include_router(system.state_routes(gate, registry, version))
+    errors.install(app)
+    return Access(app)

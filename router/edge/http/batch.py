@@ -1,0 +1,102 @@
+"""The generations of one HTTP call, one a prompt, as a single sequence of flushes with choices numbered prompt by prompt."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Self
+
+from router.edge.gate import Gate
+from router.request import GenerateRequest, Piece, Usage
+from router.service import Generation
+from shared.errors import Internal
+
+Flush = tuple[Piece, ...]
+
+QUEUE = 16  # flushes on their way to the client; what comes beyond waits inside the generation, which bounds it
+
+
+class _Done:
+    """A generation's last word."""
+
+
+class Batch:
+    """Runs all prompts at once inside `async with`. The first error ends them all; leaving the block closes what still runs."""
+
+    def __init__(self, gate: Gate, requests: Sequence[GenerateRequest]):
+        self._gate = gate
+        self._requests = requests
+        self._queue: asyncio.Queue[Flush | _Done | Exception] = asyncio.Queue(QUEUE)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._opened: list[Generation] = []
+        self.choices = sum(request.n for request in requests)
+
+    async def __aenter__(self) -> Self:
+        starts = [sum(request.n for request in self._requests[:i]) for i in range(len(self._requests))]
+        self._tasks = [
+            asyncio.create_task(self._pump(start, request))
+            for start, request in zip(starts, self._requests, strict=True)
+        ]
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    @property
+    def first(self) -> Generation:
+        """The generation that was admitted first; there is one as soon as there is a flush."""
+        return self._opened[0]
+
+    @property
+    def usage(self) -> Usage:
+        """Counts over all prompts; exact once `flushes` has ended."""
+        each = [generation.usage for generation in self._opened]
+        return Usage(
+            prompt_tokens=sum(usage.prompt_tokens for usage in each),
+            completion_tokens=sum(usage.completion_tokens for usage in each),
+            cached_tokens=sum(usage.cached_tokens for usage in each),
+        )
+
+    async def flushes(self, silence: float) -> AsyncGenerator[Flush | None, None]:
+        """What any generation gives, as it comes; None after each `silence` seconds without. Raises what any of them raises."""
+        running, unfinished = len(self._tasks), self.choices
+        while running:
+            item = await self._next(silence)
+            if isinstance(item, Exception):
+                raise item
+            if isinstance(item, _Done):
+                running -= 1
+                continue
+            unfinished -= sum(piece.ended is not None for piece in item or ())
+            yield item
+        if unfinished:
+            raise Internal("the generation ended before all of its choices")
+
+    async def _next(self, silence: float) -> Flush | _Done | Exception | None:
+        try:
+            async with asyncio.timeout(silence):
+                return await self._queue.get()
+        except TimeoutError:
+            return None
+
+    async def _pump(self, start: int, request: GenerateRequest) -> None:
+        try:
+            async with self._gate.open(request) as generation:
+                self._opened.append(generation)
+                async for pieces in generation:
+                    await self._queue.put(_numbered(pieces, start))
+        except Exception as error:
+            await self._queue.put(error)
+        else:
+            await self._queue.put(_Done())
+
+
+def _numbered(pieces: Flush, start: int) -> Flush:
+    return tuple(replace(piece, index=piece.index + start) for piece in pieces) if start else pieces

@@ -1,0 +1,90 @@
+"""Reads a JSON body: its type and size are checked before it is parsed, and it is parsed strictly (no NaN, no bottomless nesting)."""
+
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
+
+import pydantic_core
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from shared.errors import InvalidRequest, RequestTooLarge
+
+Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+
+
+def _check_type(request: Request) -> None:
+    """Accepts JSON, and no type at all: what else is sent as something else was not meant for this API."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind and kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
+        raise HTTPException(415, f"content-type must be application/json, not {kind[:100]}")
+
+
+def _check_length(request: Request, limit: int) -> None:
+    length = request.headers.get("content-length", "0")
+    if length.isdecimal() and int(length) > limit:
+        raise _too_large(limit)
+
+
+def _too_large(limit: int) -> RequestTooLarge:
+    return RequestTooLarge(f"the body may be {limit} bytes long")
+
+
+async def _limited(chunks: AsyncIterator[bytes], limit: int) -> bytes:
+    body = bytearray()
+    async for chunk in chunks:
+        body += chunk
+        if len(body) > limit:
+            raise _too_large(limit)
+    return bytes(body)
+
+
+def _parsed(body: bytes) -> Any:
+    try:
+        return pydantic_core.from_json(body, allow_inf_nan=False)
+    except ValueError as error:
+        raise InvalidRequest(f"the body is not valid JSON: {error}", code="invalid_json") from error
+
+
+class JsonRequest(Request):
+    """A request whose body was read and parsed."""
+
+    def __init__(self, request: Request, body: bytes):
+        super().__init__(request.scope, request.receive)
+        self._bytes = body
+        self._value = _parsed(body)
+
+    async def body(self) -> bytes:
+        """As it was sent."""
+        return self._bytes
+
+    async def json(self) -> Any:
+        """What it says."""
+        return self._value
+
+
+async def read(request: Request, limit: int) -> JsonRequest | None:
+    """The request with its body of at most `limit` bytes; None where the client left before it was whole."""
+    _check_type(request)
+    _check_length(request, limit)
+    try:
+        return JsonRequest(request, await _limited(request.stream(), limit))
+    except ClientDisconnect:
+        return None
+
+
+def json_route(limit: int) -> type[APIRoute]:
+    """The class of routes that take JSON bodies of at most `limit` bytes."""
+
+    class JsonRoute(APIRoute):
+        def get_route_handler(self) -> Handler:
+            handler = super().get_route_handler()
+
+            async def handle(request: Request) -> Response:
+                whole = await read(request, limit)
+                return Response(status_code=499) if whole is None else await handler(whole)
+
+            return handle
+
+    return JsonRoute

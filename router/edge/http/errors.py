@@ -1,0 +1,131 @@
+"""Every error as OpenAI's body: {"error": {message, type, param, code}}."""
+
+import logging
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from http import HTTPStatus
+from typing import Any
+
+import pydantic_core
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+from shared import errors
+
+_LOG = logging.getLogger(__name__)
+
+_CODES = {
+    "missing": "missing_required_parameter",
+    "finite_number": "invalid_value",
+    "too_short": "invalid_value",
+    "too_long": "invalid_value",
+}
+
+
+def retry_headers(error: errors.OctavoError) -> dict[str, str]:
+    """Retry-After in whole seconds, rounded up, where the error knows when to come again."""
+    return {} if error.retry_after is None else {"Retry-After": str(max(1, math.ceil(error.retry_after)))}
+
+
+@contextmanager
+def renaming(names: Mapping[str, str]) -> Iterator[None]:
+    """Makes errors of the block name parameters as the caller's API does."""
+    try:
+        yield
+    except errors.OctavoError as error:
+        old = error.param or ""
+        if old in names:
+            error.param = names[old]
+            error.message = error.message.replace(old, names[old], 1)
+        raise
+
+
+def to_response(error: errors.OctavoError) -> Response:
+    """The answer that tells `error`."""
+    return Response(
+        pydantic_core.to_json(errors.body(error)),
+        status_code=errors.answer(error).http,
+        headers=retry_headers(error),
+        media_type="application/json",
+    )
+
+
+def _path(location: Sequence[int | str], body: object) -> tuple[int | str, ...]:
+    """The steps of `location` that lead through `body`: what is left out are the names of a union's branches."""
+    path: list[int | str] = []
+    for step in location:
+        inside = isinstance(body, Mapping) and step in body
+        inside = inside or (isinstance(body, list) and isinstance(step, int) and step < len(body))
+        if inside:
+            path.append(step)
+            body = body[step]  # type: ignore[index]
+    return tuple(path)
+
+
+def dotted(path: Sequence[int | str]) -> str:
+    """messages[0].content, as OpenAI names a place in the body."""
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).removeprefix(".")
+
+
+def _steps(error: Mapping[str, Any], body: object) -> tuple[int | str, ...]:
+    location = error["loc"][1:]
+    path = _path(location, body)
+    return (*path, location[-1]) if error["type"] == "missing" and location else path
+
+
+def _depth(path: Sequence[int | str]) -> tuple[int, list[int]]:
+    return len(path), [step for step in path if isinstance(step, int)]
+
+
+def invalid_body(failures: Sequence[Mapping[str, Any]], body: object) -> errors.InvalidRequest:
+    """The first parameter at fault. Where a union's branches all failed, the branch that got furthest knows best."""
+    if not isinstance(body, Mapping):
+        return errors.InvalidRequest("the body must be a JSON object", code="invalid_type")
+    paths = [_steps(failure, body) for failure in failures]
+    rivals = [path for path in paths if path[:1] == paths[0][:1]]
+    best = max(rivals, key=_depth)
+    said = dict.fromkeys(f["msg"] for f, path in zip(failures, paths, strict=True) if path == best)
+    kind = next(f["type"] for f, path in zip(failures, paths, strict=True) if path == best)
+    name = dotted(best)
+    message = f"{name}: {', or '.join(said).removesuffix('.')}"
+    return errors.InvalidRequest(message, param=name, code=_CODES.get(kind, "invalid_type"))
+
+
+def _status_error(error: HTTPException) -> Response:
+    status = HTTPStatus(error.status_code)
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    code = status.phrase.lower().replace(" ", "_")
+    fields = {"message": str(error.detail), "type": kind, "param": None, "code": code}
+    headers = dict(error.headers or {})
+    return Response(
+        pydantic_core.to_json({"error": fields}),
+        status_code=status,
+        headers=headers,
+        media_type="application/json",
+    )
+
+
+async def _on_octavo(_: Request, error: Exception) -> Response:
+    return to_response(errors.from_exception(error))
+
+
+async def _on_validation(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    return to_response(invalid_body(error.errors(), error.body))
+
+
+async def _on_status(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if error.status_code == HTTPStatus.NOT_FOUND:
+        return to_response(errors.NotFound(f"no route {request.method} {request.url.path}"))
+    return _status_error(error)
+
+
+def install(app: FastAPI) -> None:
+    """Makes every error of `app` an OpenAI body, those of routing and parsing included."""
+    app.add_exception_handler(errors.OctavoError, _on_octavo)
+    app.add_exception_handler(RequestValidationError, _on_validation)
+    app.add_exception_handler(HTTPException, _on_status)
+    app.add_exception_handler(Exception, _on_octavo)

@@ -1,0 +1,116 @@
+"""What chat and completion bodies have in common, and its translation. null means "not given", as for OpenAI's own clients."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from router.edge.http import refused
+from router.request import UINT64, GenerateRequest, Prompt, SamplingOptions
+from shared.errors import InvalidRequest
+from shared.types import OPEN_TENANT, Tenant
+
+# A body may hold a million faults; the first one is enough.
+FirstFault = Field(fail_fast=True)
+
+Strings = Annotated[list[str], FirstFault]
+Integers = Annotated[list[int], FirstFault]
+
+_SAME = ("temperature", "top_p", "min_p", "min_tokens", "ignore_eos")
+
+
+class StreamOptions(BaseModel):
+    """How a stream ends."""
+
+    model_config = ConfigDict(strict=True)
+
+    include_usage: bool | None = Field(None, description="End with a chunk that has no choices but the usage.")
+
+
+class SamplingFields(BaseModel):
+    """Fields that chat and completions share. Those that OpenAI's API does not have are marked as extensions."""
+
+    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+
+    model: str | None = Field(None, description="A served name; may be left out where one model is served.")
+    stream: bool | None = Field(None, description="Answer with server-sent events. Default false.")
+    stream_options: StreamOptions | None = None
+    n: int | None = Field(None, description="Choices from one prefill, 1 to 64. Default 1.")
+    temperature: float | None = Field(None, description="0 (greedy) to 2. Default 1.")
+    top_p: float | None = Field(None, description="Above 0, to 1. Default 1.")
+    seed: int | None = Field(
+        None,
+        description="64 bits; equal seeds give equal tokens. Drawn where not given.",
+    )
+    stop: Annotated[str | Strings | None, Field(union_mode="left_to_right")] = Field(
+        None, description="Up to 16 strings that end the text, and are not part of it."
+    )
+    max_tokens: int | None = Field(None, description="The most tokens to generate for a choice.")
+    top_k: int | None = Field(None, description="Extension. 0 or -1 is off. Default 0.")
+    min_p: float | None = Field(None, description="Extension. 0 (off) to 1. Default 0.")
+    min_tokens: int | None = Field(None, description="Extension. No stop token is sampled before. Default 0.")
+    ignore_eos: bool | None = Field(None, description="Extension. Go on after the model's own end. Default false.")
+    stop_token_ids: Integers | None = Field(None, description="Extension. Up to 64 further stop tokens.")
+
+    def choices(self) -> int:
+        """The number of choices a prompt."""
+        return 1 if self.n is None else self.n
+
+    def wants_usage(self) -> bool:
+        """Whether a stream ends with a usage chunk. Raises InvalidRequest where stream_options come without a stream."""
+        if self.stream_options is None:
+            return False
+        if not self.stream:
+            raise InvalidRequest("stream_options are for streams", param="stream_options")
+        return bool(self.stream_options.include_usage)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Caller:
+    """What a request brings beside its body."""
+
+    request_id: str
+    traceparent: str = ""
+    tenant: Tenant = OPEN_TENANT
+
+
+def sampling_of(body: SamplingFields, *, max_tokens: int | None, logprobs: int | None) -> SamplingOptions:
+    """The sampling options. Raises InvalidRequest naming what is out of range."""
+    given: dict[str, Any] = {name: getattr(body, name) for name in _SAME if getattr(body, name) is not None}
+    stop = [body.stop] if isinstance(body.stop, str) else body.stop or []
+    return SamplingOptions(
+        **given,
+        top_k=0 if body.top_k in (None, -1) else body.top_k,
+        seed=_unsigned(body.seed),
+        stop=tuple(stop),
+        stop_token_ids=tuple(body.stop_token_ids or ()),
+        max_tokens=max_tokens,
+        logprobs=logprobs,
+    )
+
+
+def _unsigned(seed: int | None) -> int | None:
+    """OpenAI's seeds are signed; the lower 64 bits are the seed."""
+    return seed + UINT64 if seed is not None and -(UINT64 // 2) <= seed < 0 else seed
+
+
+def request_of(
+    body: SamplingFields,
+    caller: Caller,
+    prompt: Prompt,
+    sampling: SamplingOptions,
+    *,
+    prompt_param: str,
+) -> GenerateRequest:
+    """The validated request for one prompt. Raises InvalidRequest naming what is out of range or not served."""
+    refused.check(body.model_extra, body.choices())
+    return GenerateRequest(
+        model=body.model or "",
+        prompt=prompt,
+        request_id=caller.request_id,
+        tenant=caller.tenant,
+        sampling=sampling,
+        n=body.choices(),
+        traceparent=caller.traceparent,
+        prompt_param=prompt_param,
+    )

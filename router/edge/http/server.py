@@ -1,0 +1,62 @@
+"""The HTTP server, inside the event loop that the caller runs. Signals are the caller's."""
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import uvicorn
+from starlette.types import ASGIApp
+
+BACKLOG = 2048
+
+
+class _Quiet(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        raise OSError(f"cannot listen on {host}:{port} for HTTP: {error.strerror}") from error
+
+
+class HttpServer:
+    """Listens once `start` has returned; `address` is what it got, also for port 0."""
+
+    def __init__(self, server: uvicorn.Server, task: "asyncio.Task[None]", address: str):
+        self._server = server
+        self._task = task
+        self.address = address
+
+    async def stop(self, grace: float) -> None:
+        """Refuses new connections at once; gives running requests `grace` seconds, then cancels them."""
+        self._server.config.timeout_graceful_shutdown = max(1, round(grace))
+        self._server.should_exit = True
+        await self._task
+
+
+async def start(app: ASGIApp, host: str, port: int) -> HttpServer:
+    """Raises OSError where the port is taken."""
+    bound = _bind(host, port)
+    config = uvicorn.Config(
+        app,
+        http="httptools",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        backlog=BACKLOG,
+    )
+    server = _Quiet(config)
+    task = asyncio.create_task(server.serve(sockets=[bound]))
+    address = f"{host}:{bound.getsockname()[1]}"
+    while not server.started and not task.done():
+        await asyncio.sleep(0)
+    return HttpServer(server, task, address)

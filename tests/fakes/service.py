@@ -1,0 +1,179 @@
+"""A router's inside without workers: scripted words, and events by which a test holds or breaks any phase."""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+
+from router.request import (
+    ChatPrompt,
+    Ended,
+    GenerateRequest,
+    Logprobs,
+    Piece,
+    Prompt,
+    TextPrompt,
+    TokenPrompt,
+    TokenText,
+    Usage,
+)
+from router.service import ModelCard
+from shared.errors import ModelNotFound
+
+WORDS = ("Once", " upon", " a", " time", ",", " déjà", " vu", "!")
+SEED = 1234
+
+Flush = tuple[Piece, ...]
+
+
+def _token(number: int, logprob: float) -> TokenText:
+    return TokenText(token=number, logprob=logprob, text=WORDS[number % len(WORDS)].encode())
+
+
+def _row(number: int, alternatives: int) -> Logprobs:
+    top = tuple(_token(number + i, -0.5 - i) for i in range(alternatives))
+    return Logprobs(sampled=_token(number, -0.5), top=top)
+
+
+def _ending(request: GenerateRequest, position: int) -> Ended | None:
+    limit = request.sampling.max_tokens
+    if limit is not None and position + 1 == limit:
+        return Ended(reason="length")
+    if position + 1 == len(WORDS):
+        return Ended(reason="stop", stop_token=2)
+    return None
+
+
+def words(request: GenerateRequest) -> list[Flush]:
+    """One word a step for every choice, until max_tokens, a stop string (which must be a word), or the words' end."""
+    flushes: list[Flush] = []
+    for position, word in enumerate(WORDS):
+        stopped = word if word in request.sampling.stop else None
+        ended = Ended(reason="stop", stop_string=word) if stopped else _ending(request, position)
+        wanted = request.sampling.logprobs
+        rows = () if wanted is None or stopped else (_row(position, wanted),)
+        text = "" if stopped else word
+        flush = (Piece(index=i, text=text, tokens=(position,), logprobs=rows, ended=ended) for i in range(request.n))
+        flushes.append(tuple(flush))
+        if ended:
+            break
+    return flushes
+
+
+def _tokens(prompt: Prompt) -> Sequence[int]:
+    match prompt:
+        case TokenPrompt(tokens=tokens):
+            return tokens
+        case TextPrompt(text=text):
+            return [ord(c) for c in text]
+        case ChatPrompt(messages=messages):
+            return [ord(c) for message in messages for c in message.content]
+
+
+@dataclass(kw_only=True)
+class FakeGeneration:
+    """Implements router.service.Generation over a list of flushes; waits at `hold`, breaks at `failure`."""
+
+    id: str
+    model: str
+    seed: int
+    prompt_tokens: Sequence[int]
+    flushes: Sequence[Flush]
+    hold_at: int | None = None
+    fail_at: int | None = None
+    failure: Exception | None = None
+    release: asyncio.Event = field(default_factory=asyncio.Event)
+    closed: asyncio.Event = field(default_factory=asyncio.Event)
+    completed: int = 0
+    finished: bool = False
+
+    @property
+    def usage(self) -> Usage:
+        cached = len(self.prompt_tokens) // 2
+        return Usage(prompt_tokens=len(self.prompt_tokens), completion_tokens=self.completed, cached_tokens=cached)
+
+    async def __aiter__(self) -> AsyncIterator[Flush]:
+        for position, flush in enumerate(self.flushes):
+            if position == self.hold_at:
+                await self.release.wait()
+            if position == self.fail_at and self.failure is not None:
+                raise self.failure
+            await asyncio.sleep(0)
+            self.completed += sum(len(piece.tokens) for piece in flush)
+            yield flush
+        self.finished = True
+
+    async def aclose(self) -> None:
+        self.closed.set()
+
+
+@dataclass(kw_only=True)
+class FakeService:
+    """Implements router.service.Service. Every generation it ever made stays in `generations`, every request in `requests`.
+
+    `admit`: cleared, generate() waits for it. `refuse`: generate() raises it. `hold_at`/`fail_at`: the flush at which each new generation
+    waits for its `release`, or raises `failure`.
+    """
+
+    script: Callable[[GenerateRequest], Sequence[Flush]] = words
+    names: tuple[str, ...] = ("tiny",)
+    is_ready: bool = True
+    refuse: Exception | None = None
+    hold_at: int | None = None
+    fail_at: int | None = None
+    failure: Exception | None = None
+    admit: asyncio.Event = field(default_factory=asyncio.Event)
+    entered: asyncio.Event = field(default_factory=asyncio.Event)
+    abandoned: asyncio.Event = field(default_factory=asyncio.Event)
+    requests: list[GenerateRequest] = field(default_factory=list)
+    generations: list[FakeGeneration] = field(default_factory=list)
+    ids: "itertools.count[int]" = field(default_factory=itertools.count)
+
+    def __post_init__(self) -> None:
+        self.admit.set()
+
+    def _resolve(self, model: str) -> str:
+        if model == "" and len(self.names) == 1:
+            return self.names[0]
+        if model not in self.names:
+            raise ModelNotFound(f"no model {model!r}", param="model")
+        return model
+
+    async def generate(self, request: GenerateRequest) -> FakeGeneration:
+        self.requests.append(request)
+        self.entered.set()
+        model = self._resolve(request.model)
+        if self.refuse is not None:
+            raise self.refuse
+        try:
+            await self.admit.wait()
+        except asyncio.CancelledError:
+            self.abandoned.set()
+            raise
+        generation = FakeGeneration(
+            id=f"{next(self.ids):032x}",
+            model=model,
+            seed=SEED if request.sampling.seed is None else request.sampling.seed,
+            prompt_tokens=_tokens(request.prompt),
+            flushes=self.script(request),
+            hold_at=self.hold_at,
+            fail_at=self.fail_at,
+            failure=self.failure,
+        )
+        self.generations.append(generation)
+        return generation
+
+    async def tokenize(self, model: str, prompt: Prompt, add_special_tokens: bool | None = None) -> Sequence[int]:
+        self._resolve(model)
+        special = isinstance(prompt, TextPrompt) if add_special_tokens is None else add_special_tokens
+        return [*([1] if special else []), *_tokens(prompt)]
+
+    async def detokenize(self, model: str, tokens: Sequence[int], skip_special_tokens: bool = False) -> str:
+        self._resolve(model)
+        return "".join(chr(t) for t in tokens if not (skip_special_tokens and t == 1))
+
+    def models(self) -> Sequence[ModelCard]:
+        return [ModelCard(id=name, created=1_700_000_000, max_model_len=2048, workers=1) for name in self.names]
+
+    def ready(self) -> bool:
+        return self.is_ready
