@@ -1,0 +1,43 @@
+"""Puts the router's inside together. The edges need only this and router.service."""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+
+from router import metrics as router_metrics
+from router.dispatch import RouterService
+from router.dispatch.dispatcher import Dispatcher
+from router.dispatch.settings import DispatchSettings
+from router.fleet.fleet import Fleet
+from router.fleet.settings import LinkSettings
+from router.fleet.tokenizers import default_cache
+
+
+async def start_service(
+    targets: Sequence[str],
+    *,
+    registry: CollectorRegistry,
+    dispatch: DispatchSettings | None = None,
+    link: LinkSettings | None = None,
+    cache: Path | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> RouterService:
+    """A service over the workers at `targets` (host:port), which may come and go. Close it with `aclose`.
+
+    `cache` is where tokenizers are kept (by default $OCTAVO_CACHE/tokenizers). Must be called in the loop that serves.
+    """
+    settings = dispatch or DispatchSettings()
+    metrics = router_metrics.build(registry)
+    fleet = Fleet(
+        targets,
+        settings=link or LinkSettings(),
+        clock=clock,
+        cache=cache or default_cache(os.environ),
+        workers_gauge=metrics.workers,
+    )
+    dispatcher = Dispatcher(fleet, settings=settings, metrics=metrics, clock=clock)
+    fleet.start(dispatcher.pump)
+    return RouterService(fleet, dispatcher, settings=settings, metrics=metrics, clock=clock)

@@ -1,0 +1,130 @@
+"""The router's inside, as the edges see it: router.service.Service over a fleet."""
+
+import asyncio
+import uuid
+from collections.abc import Callable, Sequence
+
+from router.dispatch.dispatcher import Dispatcher
+from router.dispatch.flight import Flight, Job
+from router.dispatch.generation import RoutedGeneration
+from router.dispatch.settings import DispatchSettings
+from router.dispatch.validate import check_prompt, resolve_sampling, stop_tokens
+from router.fleet.fleet import Fleet, Pool
+from router.metrics import RouterMetrics
+from router.request import GenerateRequest, Prompt
+from router.service import Generation, ModelCard
+from router.text import stops
+from router.text.output import OutputSpec
+from router.text.threads import TextThreads
+from shared.errors import DeadlineExceeded, InvalidRequest, OctavoError
+
+_UNKNOWN = "unknown"  # the metrics' name of models that are not served: a caller's words are no label
+
+
+class RouterService:
+    """Implements router.service.Service. Made by router.assemble."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        dispatcher: Dispatcher,
+        *,
+        settings: DispatchSettings,
+        metrics: RouterMetrics,
+        clock: Callable[[], float],
+    ):
+        self._fleet = fleet
+        self._dispatcher = dispatcher
+        self._settings = settings
+        self._metrics = metrics
+        self._clock = clock
+        self._threads = TextThreads()
+
+    async def generate(self, request: GenerateRequest) -> Generation:
+        """See Service. Returns once a worker has acknowledged the request or given its first token.
+
+        Cancelling this call aborts the request, in whatever phase it is.
+        """
+        try:
+            flight = await self._admit(request)
+        except OctavoError as error:
+            served = {card.id for card in self._fleet.cards()}
+            self._metrics.requests.labels(request.model if request.model in served else _UNKNOWN, error.code).inc()
+            raise
+        try:
+            await flight.settled.wait()
+        except asyncio.CancelledError:
+            flight.cancel()
+            raise
+        if flight.failure is not None and flight.over and not flight.begun:
+            raise flight.failure
+        return RoutedGeneration(flight)
+
+    async def tokenize(self, model: str, prompt: Prompt, add_special_tokens: bool | None = None) -> Sequence[int]:
+        """See Service."""
+        pool = self._fleet.resolve(model)
+        return await self._threads.encode(pool.text, prompt, add_special_tokens=add_special_tokens)
+
+    async def detokenize(self, model: str, tokens: Sequence[int], skip_special_tokens: bool = False) -> str:
+        """See Service."""
+        pool = self._fleet.resolve(model)
+        wrong = next((token for token in tokens if not 0 <= token < pool.vocab_size), None)
+        if wrong is not None:
+            raise InvalidRequest(f"{wrong} is no token id of this model", param="tokens")
+        return await self._threads.decode(pool.text, tokens, skip_special_tokens=skip_special_tokens)
+
+    def models(self) -> Sequence[ModelCard]:
+        """See Service."""
+        return self._fleet.cards()
+
+    def ready(self) -> bool:
+        """See Service."""
+        return self._fleet.ready()
+
+    async def aclose(self) -> None:
+        """End every request and cut every link."""
+        self._dispatcher.cancel_all("the router stops")
+        await self._fleet.aclose()
+        self._threads.close()
+
+    async def _admit(self, request: GenerateRequest) -> Flight:
+        """Resolve, tokenize, validate, queue."""
+        arrived = self._clock()
+        pool = self._fleet.resolve(request.model)
+        self._dispatcher.check_room(pool.key, request.tenant)
+        prompt = await self._encode(request, pool)
+        job = self._job(request, pool, prompt, arrived)
+        flight = Flight(job=job, observer=self._dispatcher, max_unread=self._settings.max_unread)
+        if job.deadline is not None:
+            loop = asyncio.get_running_loop()
+            flight.timer = loop.call_later(job.deadline - self._clock(), flight.expire)
+        self._dispatcher.submit(flight)
+        return flight
+
+    async def _encode(self, request: GenerateRequest, pool: Pool) -> Sequence[int]:
+        try:
+            async with asyncio.timeout(request.timeout):
+                return await self._threads.encode(pool.text, request.prompt, param=request.prompt_param)
+        except TimeoutError as error:
+            raise DeadlineExceeded("the request's time ran out") from error
+
+    def _job(self, request: GenerateRequest, pool: Pool, prompt: Sequence[int], arrived: float) -> Job:
+        check_prompt(prompt, pool, request.prompt_param)
+        options = request.sampling
+        output = OutputSpec(
+            vocabulary=pool.text.vocabulary,
+            prompt=prompt,
+            stops=stops.build(options.stop) if options.stop else None,
+            stop_tokens=stop_tokens(request, pool),
+        )
+        return Job(
+            id=uuid.uuid4().hex,
+            request=request,
+            tenant=request.tenant,
+            pool=pool.key,
+            prompt=prompt,
+            sampling=resolve_sampling(request, prompt, pool),
+            output=output,
+            arrived=arrived,
+            deadline=None if request.timeout is None else arrived + request.timeout,
+        )

@@ -1,0 +1,69 @@
+"""A request against its model: what can be known before any worker sees it. Every refusal names the parameter at fault."""
+
+import secrets
+from collections.abc import Sequence
+
+from router.fleet.fleet import Pool
+from router.request import ChatPrompt, GenerateRequest
+from shared.errors import ContextLengthExceeded, InvalidRequest
+from shared.types import Sampling
+
+COMPLETION_TOKENS = 16  # max_tokens of a completion that does not say it, as OpenAI's API
+
+
+def check_prompt(prompt: Sequence[int], pool: Pool, param: str) -> None:
+    """Raises InvalidRequest or ContextLengthExceeded naming `param`."""
+    if not prompt:
+        raise InvalidRequest(f"{param} must hold at least one token", param=param)
+    wrong = next((token for token in prompt if not 0 <= token < pool.vocab_size), None)
+    if wrong is not None:
+        message = f"{param} holds {wrong}, which is no token id of this model (0 to {pool.vocab_size - 1})"
+        raise InvalidRequest(message, param=param)
+    if len(prompt) >= pool.max_model_len:
+        raise ContextLengthExceeded(
+            f"{param} has {len(prompt)} tokens; this model's context is {pool.max_model_len} tokens, output included",
+            param=param,
+        )
+
+
+def _max_tokens(request: GenerateRequest, room: int, prompt_len: int) -> int:
+    """The most tokens of a choice, where `room` are left in the context."""
+    said = request.sampling.max_tokens
+    if said is None:
+        return room if isinstance(request.prompt, ChatPrompt) else min(COMPLETION_TOKENS, room)
+    if said > room:
+        raise ContextLengthExceeded(
+            f"max_tokens is {said}, and the prompt has {prompt_len} tokens; "
+            f"this model's context is {prompt_len + room} tokens",
+            param="max_tokens",
+        )
+    return said
+
+
+def resolve_sampling(request: GenerateRequest, prompt: Sequence[int], pool: Pool) -> Sampling:
+    """Every default resolved, the seed drawn where none is given. Raises InvalidRequest naming the parameter."""
+    options = request.sampling
+    max_tokens = _max_tokens(request, pool.max_model_len - len(prompt), len(prompt))
+    if options.min_tokens > max_tokens:
+        raise InvalidRequest(f"min_tokens must not be larger than max_tokens ({max_tokens})", param="min_tokens")
+    wrong = next((token for token in options.stop_token_ids if token >= pool.vocab_size), None)
+    if wrong is not None:
+        raise InvalidRequest(f"stop_token_ids holds {wrong}, no token id of this model", param="stop_token_ids")
+    return Sampling(
+        temperature=options.temperature,
+        top_p=options.top_p,
+        top_k=options.top_k,
+        min_p=options.min_p,
+        seed=secrets.randbits(64) if options.seed is None else options.seed,
+        max_tokens=max_tokens,
+        min_tokens=options.min_tokens,
+        stop_token_ids=options.stop_token_ids,
+        ignore_eos=options.ignore_eos,
+        logprobs=options.logprobs,
+    )
+
+
+def stop_tokens(request: GenerateRequest, pool: Pool) -> frozenset[int]:
+    """The tokens at which a worker ends a choice."""
+    own = () if request.sampling.ignore_eos else pool.eos_token_ids
+    return frozenset((*own, *request.sampling.stop_token_ids))

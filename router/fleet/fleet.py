@@ -1,0 +1,165 @@
+"""All workers of the static list, and the pools that the live ones form."""
+
+import asyncio
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from prometheus_client import Gauge
+
+from router.fleet.link import LinkContext, LinkState, WorkerLink
+from router.fleet.settings import LinkSettings
+from router.fleet.tokenizers import TokenizerStore
+from router.service import ModelCard
+from router.text.tokenizer import ModelText
+from shared.errors import ModelNotFound, Unavailable
+from shared.types import WorkerInfo
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PoolKey:
+    """Workers that are one another's substitutes. Two revisions under one name are two pools."""
+
+    model: str
+    revision: str
+    tokenizer: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pool:
+    """A pool as it lives now. `max_model_len` and `vocab_size` are what each of its workers serves."""
+
+    key: PoolKey
+    text: ModelText
+    max_model_len: int
+    vocab_size: int
+    eos_token_ids: tuple[int, ...]
+    workers: int
+
+
+def pool_key(info: WorkerInfo) -> PoolKey:
+    """The pool that a worker belongs to."""
+    return PoolKey(model=info.model, revision=info.model_revision, tokenizer=info.tokenizer_digest)
+
+
+def _no_listener(key: PoolKey) -> None:
+    """Before a dispatcher listens, nothing waits."""
+
+
+class Fleet:
+    """Links to every target. `listen` once; the listener hears of a pool whenever room in it may have opened or closed."""
+
+    def __init__(
+        self,
+        targets: Sequence[str],
+        *,
+        settings: LinkSettings,
+        clock: Callable[[], float],
+        cache: Path | None,
+        workers_gauge: Gauge,
+    ):
+        store = TokenizerStore(cache)
+        context = LinkContext(router_id=uuid.uuid4().hex, settings=settings, clock=clock, tokenizers=store, owner=self)
+        self.links = [WorkerLink(target, context) for target in targets]
+        self._clock = clock
+        self._gauge = workers_gauge
+        self._listener: Callable[[PoolKey], None] = _no_listener
+        self._created: dict[str, int] = {}  # served name -> Unix seconds when first seen
+        self._keys: dict[WorkerLink, PoolKey] = {}  # the last known
+
+    def start(self, listener: Callable[[PoolKey], None]) -> None:
+        """Begin to connect to all."""
+        self._listener = listener
+        self._count()
+        for link in self.links:
+            link.start()
+
+    async def aclose(self) -> None:
+        """Cut every stream."""
+        await asyncio.gather(*(link.aclose() for link in self.links))
+
+    def joined(self, link: WorkerLink) -> None:
+        """See LinkOwner. A newcomer's turn count begins at the least of its pool, so that it is not sent everything at first."""
+        if link.worker is None:
+            return
+        key = self._keys[link] = pool_key(link.worker.info)
+        self._created.setdefault(key.model, int(time.time()))
+        peers = [other.dispatched for other in self._live(key) if other is not link]
+        link.dispatched = max(link.dispatched, min(peers, default=0))
+        self.changed(link)
+
+    def changed(self, link: WorkerLink) -> None:
+        """See LinkOwner."""
+        self._count()
+        if link in self._keys:
+            self._listener(self._keys[link])
+
+    def candidates(self, key: PoolKey) -> list[WorkerLink]:
+        """Workers of the pool for which a new request may wait."""
+        now = self._clock()
+        return [link for link in self._live(key) if link.takes_work(now)]
+
+    def ready(self) -> bool:
+        """Whether some worker takes work now."""
+        now = self._clock()
+        return any(link.state(now) is LinkState.READY and _reported(link) for link in self.links)
+
+    def resolve(self, model: str) -> Pool:
+        """The pool of a served name; of several, that with the most workers. An empty name means the only model.
+
+        Raises ModelNotFound, or Unavailable where no worker of that model takes work now.
+        """
+        pools = [pool for pool in self._pools() if model in ("", pool.key.model)]
+        if not model and len({pool.key.model for pool in pools}) > 1:
+            raise ModelNotFound("several models are served: name one", param="model")
+        if pools:
+            return max(pools, key=lambda pool: (pool.workers, pool.key.revision))
+        if not self._created or not model or model in self._created:
+            raise Unavailable(f"no worker serves {model or 'a model'} now", retry_after=1)
+        raise ModelNotFound(f"the model {model!r} does not exist", param="model")
+
+    def cards(self) -> list[ModelCard]:
+        """Every served name with a worker that takes work, sorted."""
+        cards: dict[str, ModelCard] = {}
+        for pool in sorted(self._pools(), key=lambda pool: pool.key.model):
+            name, other = pool.key.model, cards.get(pool.key.model)
+            cards[name] = ModelCard(
+                id=name,
+                created=self._created[name],
+                max_model_len=min(pool.max_model_len, other.max_model_len) if other else pool.max_model_len,
+                workers=pool.workers + (other.workers if other else 0),
+            )
+        return list(cards.values())
+
+    def _live(self, key: PoolKey) -> list[WorkerLink]:
+        return [link for link in self.links if link.worker is not None and self._keys.get(link) == key]
+
+    def _pools(self) -> list[Pool]:
+        keys = {self._keys[link] for link in self.links if link.worker is not None and link in self._keys}
+        return [pool for pool in map(self._pool, keys) if pool is not None]
+
+    def _pool(self, key: PoolKey) -> Pool | None:
+        workers = [link.worker for link in self.candidates(key) if link.worker is not None]
+        if not workers:
+            return None
+        return Pool(
+            key=key,
+            text=workers[0].text,
+            max_model_len=min(worker.info.max_model_len for worker in workers),
+            vocab_size=min(worker.info.vocab_size for worker in workers),
+            eos_token_ids=workers[0].info.eos_token_ids,
+            workers=len(workers),
+        )
+
+    def _count(self) -> None:
+        now = self._clock()
+        counts = Counter(link.state(now) for link in self.links)
+        for state in LinkState:
+            self._gauge.labels(state.value).set(counts[state])
+
+
+def _reported(link: WorkerLink) -> bool:
+    return link.worker is not None and link.worker.stream.liveness.load is not None

@@ -1,0 +1,258 @@
+"""The link to one target of the static list: connects for ever, and keeps one stream alive while the worker there lives."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Protocol
+
+import grpc
+import grpc.aio
+
+from protos import worker_pb2 as pb
+from protos import worker_pb2_grpc
+from router.fleet.liveness import Liveness
+from router.fleet.settings import LinkSettings
+from router.fleet.stream import Sink, Ticket, WorkerStream
+from router.fleet.tokenizers import BadTokenizer, TokenizerStore, assemble
+from router.placement.view import WorkerView
+from router.text.tokenizer import ModelText
+from shared import rpc
+from shared.types import TokenRequest, WorkerInfo
+from shared.wire import worker as wire
+
+log = logging.getLogger(__name__)
+
+
+class LinkState(Enum):
+    """Of a link, for people and gauges."""
+
+    DOWN = "down"  # no stream, or no tokenizer yet
+    SUSPECT = "suspect"
+    HUNG = "hung"
+    DRAINING = "draining"
+    READY = "ready"
+
+
+class LinkLost(Exception):
+    """The stream is over; the message says why."""
+
+
+class LinkOwner(Protocol):
+    """Hears of a link."""
+
+    def joined(self, link: "WorkerLink") -> None:
+        """A worker is connected and its tokenizer loaded."""
+
+    def changed(self, link: "WorkerLink") -> None:
+        """Its load, its credit or its state may have changed."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LinkContext:
+    """What all links of a router share."""
+
+    router_id: str
+    settings: LinkSettings
+    clock: Callable[[], float]
+    tokenizers: TokenizerStore
+    owner: LinkOwner
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Connected:
+    """A worker that is there: what it is, its tokenizer, its stream."""
+
+    info: WorkerInfo
+    text: ModelText
+    stream: WorkerStream
+
+
+class WorkerLink:
+    """One target's link. `dispatched` counts requests sent to the present worker_id."""
+
+    def __init__(self, target: str, context: LinkContext):
+        self.target = target
+        self.dispatched = 0
+        self.worker: Connected | None = None
+        self._context = context
+        self._last_id = ""
+        self._hung = False
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to connect."""
+        self._task = asyncio.create_task(self._run(), name=f"link {self.target}")
+
+    async def aclose(self) -> None:
+        """Cut the stream; what was open is lost."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    def state(self, now: float) -> LinkState:
+        """How the worker stands at `now`."""
+        if self.worker is None:
+            return LinkState.DOWN
+        stream = self.worker.stream
+        if stream.liveness.hung():
+            return LinkState.HUNG
+        if stream.draining or (stream.liveness.load is not None and stream.liveness.load.draining):
+            return LinkState.DRAINING
+        return LinkState.SUSPECT if stream.liveness.suspect(now) else LinkState.READY
+
+    def takes_work(self, now: float) -> bool:
+        """Whether new requests may wait for this worker; one that is only suspect may come back."""
+        return self.state(now) in (LinkState.READY, LinkState.SUSPECT)
+
+    def view(self, now: float) -> WorkerView | None:
+        """The worker as a policy sees it; None where it gets nothing now."""
+        if self.worker is None or self.state(now) is not LinkState.READY:
+            return None
+        stream, load = self.worker.stream, self.worker.stream.liveness.load
+        if load is None or stream.credits(now) == 0:
+            return None
+        return WorkerView(
+            worker_id=self.worker.info.worker_id,
+            running=load.running,
+            waiting=load.waiting,
+            pending=stream.pending,
+            max_running=self.worker.info.max_running,
+            dispatched=self.dispatched,
+        )
+
+    def submit(self, request: TokenRequest, sink: Sink) -> Ticket:
+        """Send `request`. Only while `view` gives the worker."""
+        if self.worker is None:
+            raise RuntimeError(f"{self.target} is not connected")
+        self.dispatched += 1
+        return self.worker.stream.submit(request, sink)
+
+    async def _run(self) -> None:
+        settings = self._context.settings
+        backoff = settings.backoff_first
+        async with rpc.channel(self.target) as channel:
+            stub: worker_pb2_grpc.WorkerAsyncStub = worker_pb2_grpc.WorkerStub(channel)
+            while True:
+                reason = await self._session(stub)
+                backoff = settings.backoff_first if self.worker else min(2 * backoff, settings.backoff_most)
+                self._disconnect(reason)
+                await asyncio.sleep(backoff)
+
+    async def _session(self, stub: "worker_pb2_grpc.WorkerAsyncStub") -> str:
+        """One connection, to its end; returns why it ended."""
+        call = stub.Serve()
+        try:
+            await self._converse(stub, call)
+        except asyncio.CancelledError:
+            self._disconnect("the router stops")
+            raise
+        except ExceptionGroup as group:
+            reason = describe(group)
+            level = logging.WARNING if self.worker else logging.DEBUG
+            log.log(level, "worker %s: %s", self.target, reason, exc_info=is_fault(group))
+            return reason
+        finally:
+            call.cancel()
+        return "the stream ended"
+
+    async def _converse(self, stub: "worker_pb2_grpc.WorkerAsyncStub", call: Any) -> None:
+        """Returns never: whatever ends the stream is an exception within a group."""
+        context = self._context
+        async with asyncio.TaskGroup() as group:
+            hello = pb.Hello(protocol=wire.PROTOCOL, router_id=context.router_id, kv_events=False)
+            await call.write(pb.Up(hello=hello))
+            info = await asyncio.wait_for(_welcome(call), context.settings.connect_timeout)
+            stream = WorkerStream(Liveness(context.settings, context.clock()), context.clock, self._note)
+            group.create_task(_read(call, stream))
+            group.create_task(_write(call, stream))
+            group.create_task(self._ping(stream))
+            group.create_task(self._watch(stream))
+            group.create_task(self._join(stub, info, stream))
+
+    async def _join(self, stub: "worker_pb2_grpc.WorkerAsyncStub", info: WorkerInfo, stream: WorkerStream) -> None:
+        async def fetch() -> Mapping[str, bytes]:
+            pieces = stub.GetTokenizer(pb.GetTokenizerRequest(), timeout=self._context.settings.fetch_timeout)
+            return await assemble(pieces)
+
+        text = await self._context.tokenizers.get(info.tokenizer_digest, fetch)
+        if info.worker_id != self._last_id:
+            self._last_id, self.dispatched = info.worker_id, 0
+        self.worker = Connected(info=info, text=text, stream=stream)
+        log.info("worker %s at %s serves %s", info.worker_id, self.target, info.model)
+        self._context.owner.joined(self)
+
+    def _disconnect(self, reason: str) -> None:
+        gone, self.worker, self._hung = self.worker, None, False
+        if gone is not None:
+            gone.stream.lose(reason)
+            self._context.owner.changed(self)
+
+    def _note(self) -> None:
+        """A report came: a worker that has become hung loses its requests, at once and once."""
+        worker = self.worker
+        if worker is None:
+            return
+        hung = worker.stream.liveness.hung()
+        if hung and not self._hung:
+            log.warning("worker %s at %s has work and makes no step", worker.info.worker_id, self.target)
+            worker.stream.give_up(f"worker {worker.info.worker_id} makes no progress")
+        self._hung = hung
+        self._context.owner.changed(self)
+
+    async def _ping(self, stream: WorkerStream) -> None:
+        nonce = 0
+        while True:
+            nonce += 1
+            stream.outbound.put(pb.Up(ping=pb.Ping(nonce=nonce)))
+            await asyncio.sleep(self._context.settings.ping_interval)
+
+    async def _watch(self, stream: WorkerStream) -> None:
+        while True:
+            await asyncio.sleep(self._context.settings.tick)
+            now = self._context.clock()
+            stream.liveness.look(now)
+            if stream.liveness.dead(now):
+                raise LinkLost(f"silent for {self._context.settings.dead_after:g} s")
+            self._note()
+
+
+async def _welcome(call: Any) -> WorkerInfo:
+    frame = await call.read()
+    if frame is grpc.aio.EOF:
+        raise LinkLost("the stream ended before Welcome")
+    if not frame.HasField("welcome") or frame.welcome.protocol != wire.PROTOCOL:
+        raise LinkLost(f"the first frame is no Welcome of protocol {wire.PROTOCOL}")
+    return wire.info_from_pb(frame.welcome.info)
+
+
+async def _read(call: Any, stream: WorkerStream) -> None:
+    while (frame := await call.read()) is not grpc.aio.EOF:
+        stream.handle(frame)
+    raise LinkLost("the worker ended the stream")
+
+
+async def _write(call: Any, stream: WorkerStream) -> None:
+    while True:
+        await call.write(await stream.outbound.get())
+
+
+def _causes(error: BaseException) -> list[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        return [cause for inner in error.exceptions for cause in _causes(inner)]
+    return [error]
+
+
+def describe(error: BaseException) -> str:
+    """Why a stream ended, in a line."""
+    cause = _causes(error)[0]
+    if isinstance(cause, grpc.aio.AioRpcError):
+        return f"{cause.code().name}: {cause.details()}"
+    return str(cause) or type(cause).__name__
+
+
+def is_fault(error: BaseException) -> bool:
+    """Whether any of its causes is something that a worker's end does not explain."""
+    expected = (grpc.aio.AioRpcError, LinkLost, BadTokenizer, TimeoutError, ValueError, asyncio.InvalidStateError)
+    return not all(isinstance(cause, expected) for cause in _causes(error))

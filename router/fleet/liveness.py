@@ -1,0 +1,52 @@
+"""What a worker's silence and its reports say of it. Pure: every question is asked with the time."""
+
+from router.fleet.settings import LinkSettings
+from shared.types import Load
+
+
+class Liveness:
+    """One connection's. Any frame is a sign of life; only a Load grants credit, and not for long."""
+
+    def __init__(self, settings: LinkSettings, now: float):
+        self._settings = settings
+        self._heard = now
+        self._looked = now
+        self._load_at = now
+        self.load: Load | None = None
+
+    def heard(self, now: float) -> None:
+        """A frame has come."""
+        self._heard = now
+
+    def loaded(self, load: Load, now: float) -> None:
+        """A report has come."""
+        self.load, self._load_at = load, now
+
+    def look(self, now: float) -> None:
+        """A regular look. Where this process itself stood still since the last one, that time is no silence of the worker's."""
+        stood_still = now - self._looked - 4 * self._settings.tick
+        if stood_still > 0:
+            self._heard = min(now, self._heard + stood_still)
+        self._looked = now
+
+    def suspect(self, now: float) -> bool:
+        """Silent so long that it gets nothing new."""
+        return now - self._heard >= self._settings.suspect_after
+
+    def dead(self, now: float) -> bool:
+        """Silent so long that its requests are given up."""
+        return now - self._heard >= self._settings.dead_after
+
+    def hung(self) -> bool:
+        """By its own report it has work and makes no step: alive, and as good as dead."""
+        load = self.load
+        if load is None or not load.has_work:
+            return False
+        patience = max(self._settings.hung_after, self._settings.hung_steps * load.predicted_step_ms / 1000)
+        return load.last_step_age_ms / 1000 > patience
+
+    def credits(self, now: float) -> int:
+        """Submits granted beyond the report's acked_seq; a report older than the credit's life grants none."""
+        if self.load is None or now - self._load_at > self._settings.credit_ttl:
+            return 0
+        return self.load.credits

@@ -1,0 +1,20 @@
+"""The times and bounds of the stream to a worker, in seconds (DESIGN section 6)."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LinkSettings:
+    """`tick` is how often liveness is looked at; `connect_timeout` bounds the wait for Welcome, `fetch_timeout` that for a tokenizer."""
+
+    ping_interval: float = 1.0
+    credit_ttl: float = 1.0
+    suspect_after: float = 2.0
+    dead_after: float = 5.0
+    hung_after: float = 5.0
+    hung_steps: float = 20.0
+    tick: float = 0.25
+    connect_timeout: float = 10.0
+    fetch_timeout: float = 60.0
+    backoff_first: float = 0.1
+    backoff_most: float = 2.0

@@ -1,0 +1,194 @@
+"""One connection to one worker: what was sent on it, what came back, and what it still owes.
+
+Handles and sequence numbers belong to a connection and die with it. A *ticket* is one Submit; its sink hears everything about it, on the
+event loop, in the order in which it came. After a ticket is closed, or a choice has finished, late frames about it are dropped.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from protos import worker_pb2 as pb
+from router.fleet.liveness import Liveness
+from router.fleet.outbound import Outbound
+from shared.types import AbortReason, Choice, Finished, Load, Rejected, TokenDelta, TokenRequest
+from shared.wire import worker as wire
+
+
+class Sink(Protocol):
+    """Hears of one Submit. Calls must be quick and must not raise. `accepted` may come late or never; `rejected` and `lost` end it all."""
+
+    def accepted(self) -> None:
+        """The worker has acknowledged it."""
+
+    def tokens(self, delta: TokenDelta) -> None:
+        """New tokens of one choice."""
+
+    def finished(self, finished: Finished) -> None:
+        """The end of one choice."""
+
+    def rejected(self, rejected: Rejected) -> None:
+        """The worker did not take it, or gave it back."""
+
+    def lost(self, message: str) -> None:
+        """The worker is gone, or as good as gone."""
+
+
+@dataclass(kw_only=True, slots=True, eq=False)
+class Ticket:
+    """One Submit. `open` are the handles that have not finished; `choices` their number when it was sent."""
+
+    stream: "WorkerStream"
+    seq: int
+    handles: tuple[int, ...]
+    sink: Sink
+    open: set[int] = field(default_factory=set)
+
+    def abort(self, handles: Sequence[int], reason: AbortReason) -> None:
+        """Ask the worker to end these choices; their Finish still comes."""
+        self.stream.abort(self, handles, reason)
+
+    def close(self, reason: AbortReason) -> int:
+        """Abort what is open and hear no more of it. Returns how many choices that were."""
+        return self.stream.close(self, reason)
+
+
+class WorkerStream:
+    """The state of one connection. `changed` is called whenever room may have opened or closed."""
+
+    def __init__(self, liveness: Liveness, clock: Callable[[], float], changed: Callable[[], None]):
+        self.liveness = liveness
+        self.outbound = Outbound()
+        self.draining = False
+        self._clock = clock
+        self._changed = changed
+        self._next_seq = 1
+        self._next_handle = 1
+        self._by_seq: dict[int, Ticket] = {}
+        self._by_handle: dict[int, Ticket] = {}
+        self._unaccepted: deque[Ticket] = deque()
+        self._uncovered: dict[int, int] = {}  # seq -> choices, of submits that the last Load does not cover
+
+    @property
+    def pending(self) -> int:
+        """Choices sent that the last Load cannot know of."""
+        return sum(self._uncovered.values())
+
+    @property
+    def open_requests(self) -> int:
+        """Requests that have not ended."""
+        return len(self._by_seq)
+
+    def credits(self, now: float) -> int:
+        """How many Submits may be sent now."""
+        return max(0, self.liveness.credits(now) - len(self._uncovered))
+
+    def submit(self, request: TokenRequest, sink: Sink) -> Ticket:
+        """Send `request`; its seq and its choices' handles are given here. Returns before anything is written."""
+        seq, first = self._next_seq, self._next_handle
+        self._next_seq, self._next_handle = seq + 1, first + len(request.choices)
+        choices = tuple(replace(choice, handle=first + i) for i, choice in enumerate(request.choices))
+        ticket = self._open(seq, choices, sink)
+        self.outbound.put_submit(seq, wire.submit_to_pb(replace(request, seq=seq, choices=choices)))
+        return ticket
+
+    def _open(self, seq: int, choices: Sequence[Choice], sink: Sink) -> Ticket:
+        handles = tuple(choice.handle for choice in choices)
+        ticket = Ticket(stream=self, seq=seq, handles=handles, sink=sink, open=set(handles))
+        self._by_seq[seq] = ticket
+        self._by_handle |= dict.fromkeys(handles, ticket)
+        self._unaccepted.append(ticket)
+        self._uncovered[seq] = len(choices)
+        return ticket
+
+    def abort(self, ticket: Ticket, handles: Sequence[int], reason: AbortReason) -> None:
+        """See Ticket.abort."""
+        still = [handle for handle in handles if handle in ticket.open]
+        if still and self._by_seq.get(ticket.seq) is ticket:
+            self.outbound.put_abort(ticket.seq, wire.abort_to_pb(still, reason))
+
+    def close(self, ticket: Ticket, reason: AbortReason) -> int:
+        """See Ticket.close."""
+        if self._by_seq.get(ticket.seq) is not ticket:
+            return 0
+        if self.outbound.take_back(ticket.seq):
+            self._uncovered.pop(ticket.seq, None)
+        else:
+            self.abort(ticket, ticket.handles, reason)
+        aborted = len(ticket.open)
+        self._forget(ticket)
+        return aborted
+
+    def lose(self, message: str) -> None:
+        """End every open request as lost."""
+        for ticket in list(self._by_seq.values()):
+            if self._by_seq.get(ticket.seq) is ticket:  # an earlier sink may have closed it
+                self._forget(ticket)
+                ticket.sink.lost(message)
+
+    def give_up(self, message: str) -> None:
+        """Lose every open request of a worker that still listens: tell it, too."""
+        for ticket in list(self._by_seq.values()):
+            self.abort(ticket, ticket.handles, AbortReason.CLIENT)
+        self.lose(message)
+
+    def handle(self, frame: pb.Down) -> None:
+        """Take one frame. Raises ValueError where it makes no sense."""
+        self.liveness.heard(self._clock())
+        match frame.WhichOneof("frame"):
+            case "step_batch":
+                self._step(frame.step_batch)
+            case "finish":
+                self._finish(wire.finish_from_pb(frame.finish))
+            case "reject":
+                self._reject(wire.reject_from_pb(frame.reject))
+            case "load":
+                self._load(wire.load_from_pb(frame.load))
+            case "draining":
+                self.draining = True
+                self._changed()
+            case "welcome":
+                raise ValueError("a second Welcome")
+
+    def _step(self, batch: pb.StepBatch) -> None:
+        step = wire.step_from_pb(batch)
+        self._acknowledge(step.acked_seq)
+        for delta in step.deltas:
+            ticket = self._by_handle.get(delta.handle)
+            if ticket is not None:
+                ticket.sink.tokens(delta)
+
+    def _finish(self, finished: Finished) -> None:
+        ticket = self._by_handle.pop(finished.handle, None)
+        if ticket is None:
+            return
+        ticket.open.discard(finished.handle)
+        if not ticket.open:
+            self._forget(ticket)
+        ticket.sink.finished(finished)
+
+    def _reject(self, rejected: Rejected) -> None:
+        ticket = self._by_seq.get(rejected.seq)
+        self._uncovered.pop(rejected.seq, None)
+        if ticket is not None:
+            self._forget(ticket)
+            ticket.sink.rejected(rejected)
+
+    def _load(self, load: Load) -> None:
+        self.liveness.loaded(load, self._clock())
+        self._uncovered = {seq: choices for seq, choices in self._uncovered.items() if seq > load.acked_seq}
+        self._acknowledge(load.acked_seq)
+        self._changed()
+
+    def _acknowledge(self, acked_seq: int) -> None:
+        while self._unaccepted and self._unaccepted[0].seq <= acked_seq:
+            ticket = self._unaccepted.popleft()
+            if self._by_seq.get(ticket.seq) is ticket:
+                ticket.sink.accepted()
+
+    def _forget(self, ticket: Ticket) -> None:
+        self._by_seq.pop(ticket.seq, None)
+        for handle in ticket.open:
+            self._by_handle.pop(handle, None)
+        ticket.open.clear()

@@ -1,0 +1,39 @@
+"""Tokenizing away from the event loop: a long prompt takes longer than a loop may stand still."""
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from router.request import Prompt, TokenPrompt
+from router.text.tokenizer import ModelText
+
+
+class TextThreads:
+    """A few threads for templates and tokenizers. The tokenizers library works without Python's lock."""
+
+    def __init__(self, count: int = 2):
+        self._pool = ThreadPoolExecutor(max_workers=count, thread_name_prefix="text")
+
+    async def encode(
+        self, text: ModelText, prompt: Prompt, *, add_special_tokens: bool | None = None, param: str = "prompt"
+    ) -> Sequence[int]:
+        """`ModelText.encode` in a thread; token ids need none."""
+        if isinstance(prompt, TokenPrompt):
+            return text.encode(prompt)
+        loop = asyncio.get_running_loop()
+
+        def work() -> Sequence[int]:
+            return text.encode(prompt, add_special_tokens=add_special_tokens, param=param)
+
+        return await loop.run_in_executor(self._pool, work)
+
+    async def decode(self, text: ModelText, tokens: Sequence[int], *, skip_special_tokens: bool) -> str:
+        """`ModelText.decode` in a thread."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(
+            self._pool, lambda: text.decode(tokens, skip_special_tokens=skip_special_tokens)
+        )
+
+    def close(self) -> None:
+        """Let the threads end; what still runs is waited for by nobody."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
