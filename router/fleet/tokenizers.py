@@ -1,8 +1,10 @@
 """Tokenizers by digest: from memory, from disk, from a worker, in this order. What a worker sends is checked against its digest."""
 
 import asyncio
+import logging
 import os
 import re
+import shutil
 import tempfile
 from collections.abc import AsyncIterable, Awaitable, Callable, Mapping
 from pathlib import Path
@@ -11,6 +13,8 @@ from protos import worker_pb2 as pb
 from router.text import tokenizer
 from router.text.tokenizer import ModelText
 from shared.tokenizer import TokenizerBundle
+
+log = logging.getLogger(__name__)
 
 MAX_BYTES = 256 << 20
 
@@ -72,19 +76,21 @@ class TokenizerStore:
 
     def _from_disk(self, digest: str) -> TokenizerBundle | None:
         path = self._path(digest)
-        if path is None or not path.is_dir():
-            return None
-        bundle = TokenizerBundle.from_directory(path)
-        return bundle if bundle.digest == digest else None
+        try:
+            bundle = TokenizerBundle.from_directory(path) if path and path.is_dir() else None
+        except (OSError, ValueError):
+            return None  # half a tokenizer is none: it is fetched, and written, again
+        return bundle if bundle and bundle.digest == digest else None
 
     def _to_disk(self, bundle: TokenizerBundle) -> None:
         path = self._path(bundle.digest)
-        if path is None or path.exists():
+        if path is None:
             return
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
-                bundle.write_to(Path(scratch) / "files")
-                os.rename(Path(scratch) / "files", path)
-        except OSError:
-            return  # another process was first, or the disk is read-only: the cache only saves a download
+                files = bundle.write_to(Path(scratch) / "files")
+                shutil.rmtree(path, ignore_errors=True)
+                os.rename(files, path)
+        except OSError as error:  # another process was first, or the disk is read-only: the cache only saves a download
+            log.info("tokenizer %s is not kept in %s: %s", bundle.digest, path.parent, error)
