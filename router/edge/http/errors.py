@@ -36,10 +36,10 @@ def renaming(names: Mapping[str, str]) -> Iterator[None]:
         yield
     except errors.OctavoError as error:
         old = error.param or ""
-        if old in names:
-            error.param = names[old]
-            error.message = error.message.replace(old, names[old], 1)
-        raise
+        if old not in names:
+            raise
+        message = error.message.replace(old, names[old], 1)
+        raise type(error)(message, param=names[old], retry_after=error.retry_after, code=error.code) from error
 
 
 def to_response(error: errors.OctavoError) -> Response:
