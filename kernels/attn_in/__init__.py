@@ -1,0 +1,1 @@
+"""From the residual stream to queries, with keys and values written to the cache."""

@@ -1,0 +1,1 @@
+"""From attention's output back to the residual stream."""

@@ -1,0 +1,1 @@
+"""Token ids to the residual stream."""

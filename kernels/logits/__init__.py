@@ -1,0 +1,1 @@
+"""Logits of the rows that are sampled."""

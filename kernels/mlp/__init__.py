@@ -1,0 +1,1 @@
+"""The gated feed-forward block with its norm and residual."""

@@ -1,0 +1,1 @@
+"""x / sqrt(mean(x^2) + eps) * weight."""

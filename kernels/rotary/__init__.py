@@ -1,0 +1,1 @@
+"""Rotary position embedding: its frequencies, its table and its application."""

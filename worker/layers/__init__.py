@@ -1,0 +1,1 @@
+"""From a checkpoint's tensors to what the ops take."""

@@ -1,0 +1,60 @@
+"""The decoder that every family of the registry runs as: a spec, its weights, and a loop over layers that calls only ops."""
+
+from collections.abc import Callable
+
+import torch
+
+from kernels.backend import Backend
+from kernels.kv import KVPool
+from kernels.prepare.reference import Prepared
+from worker.layers.decoder import Ends, Layer, load_ends, load_layer
+from worker.layers.weights import WeightReader
+from worker.models.checkpoint import Checkpoint
+from worker.models.registry import find
+from worker.models.spec import DecoderSpec
+
+Progress = Callable[[int, int], None]
+
+
+class Decoder:
+    """Weights and the forward pass. Holds nothing that belongs to a request."""
+
+    def __init__(self, spec: DecoderSpec, ends: Ends, layers: tuple[Layer, ...], ops: Backend):
+        self.spec = spec
+        self._ends = ends
+        self._layers = layers
+        self._ops = ops
+
+    def forward(self, tokens: torch.Tensor, step: Prepared, pool: KVPool) -> torch.Tensor:
+        """tokens int64 [tokens] of the prepared step -> the residual stream after the last layer, [tokens, hidden]. Writes KV."""
+        ops, spec = self._ops, self.spec.attention
+        x = ops.embed(tokens, self._ends.embedding)
+        for number, layer in enumerate(self._layers):
+            q = ops.attn_in(x, layer.attn_in, step, pool, number)
+            x = ops.attn_out(x, ops.attention(q, step, pool, number, spec), layer.attn_out)
+            x = ops.mlp(x, layer.mlp)
+        return x
+
+    def logits(self, x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        """Logits float32 [rows, vocabulary] of some rows of what `forward` gave."""
+        return self._ops.logits(x, rows, self._ends.head)
+
+
+def load(
+    checkpoint: Checkpoint,
+    dtype: torch.dtype,
+    ops: Backend,
+    *,
+    invariant: bool,
+    progress: Progress = lambda done, total: None,
+) -> Decoder:
+    """Read and pack layer by layer; `progress(done, total)` counts layers. ModelError tells what is wrong with the checkpoint."""
+    family = find(checkpoint.config)
+    spec = family.spec(checkpoint.config)
+    reader = WeightReader(checkpoint, dtype, invariant=invariant)
+    ends = load_ends(reader, spec, family.names)
+    layers = []
+    for number in range(spec.layers):
+        layers.append(load_layer(reader, spec, family.names, number))
+        progress(number + 1, spec.layers)
+    return Decoder(spec, ends, tuple(layers), ops)
