@@ -24,7 +24,9 @@ async def send(edge: HttpEdge, body: dict[str, Any]) -> tuple[asyncio.StreamRead
     host, port = edge.url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     content = json.dumps(body).encode()
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(content)}"
+    head = (
+        f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(content)}"
+    )
     writer.write(head.encode() + b"\r\n\r\n" + content)
     await writer.drain()
     return reader, writer
@@ -99,7 +101,9 @@ async def test_leaving_closes_every_generation_of_a_batch(edge: HttpEdge) -> Non
 async def test_leaving_with_half_a_body_reaches_no_service(edge: HttpEdge) -> None:
     host, port = edge.url.removeprefix("http://").split(":")
     _, writer = await asyncio.open_connection(host, int(port))
-    writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{")
+    writer.write(
+        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{"
+    )
     await writer.drain()
     await leave(writer)
     assert (await edge.http.get("/health")).status_code == 200

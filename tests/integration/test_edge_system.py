@@ -86,7 +86,7 @@ async def test_every_request_leaves_one_line_without_its_prompt(
     assert len(lines) == 2
     assert "/v1/completions" in lines[0]
     assert "status=200" in lines[0]
-    assert "id=r1" in lines[0]
+    assert "id='r1'" in lines[0]
     assert "status=404" in lines[1]
     assert not any("secret" in line or "\x1b" in line for line in lines)
 

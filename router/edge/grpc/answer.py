@@ -1,10 +1,13 @@
 """One generation as a sequence of responses: the seed rides in the first, the usage in the last."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 
 from protos import inference_pb2 as pb
 from router.edge.collect import Collector
+from router.edge.gate import Gate
 from router.edge.grpc import wire
+from router.edge.record import recorded
 from router.request import Piece
 from router.service import Generation
 from shared.errors import Internal
@@ -69,3 +72,33 @@ def cancelled_unopened(request: pb.GenerateRequest, choices: int) -> pb.Generate
     """The answer of a request that its caller cancelled before it was admitted."""
     chunks = wire.cancelled_to_pb(range(choices))
     return pb.GenerateResponse(model=request.model, chunks=chunks, usage=pb.Usage())
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Caller:
+    """What a call brings beside its messages: its trace, and the seconds that are left to it (None: all)."""
+
+    traceparent: str
+    remaining: Callable[[], float | None]
+
+
+async def answer_to(
+    gate: Gate,
+    request: pb.GenerateRequest,
+    caller: Caller,
+    send: Callable[[pb.GenerateResponse], Awaitable[None]],
+    opened: Callable[[Answer], None] = lambda _: None,
+) -> pb.GenerateResponse:
+    """Sends all responses but the last one, which it returns. Raises InvalidRequest, and what the service raises."""
+    with recorded("Generate", request_id=request.request_id, traceparent=caller.traceparent) as record:
+        parsed = wire.request_from_pb(request, timeout=caller.remaining(), traceparent=record.traceparent)
+        async with gate.open(parsed) as generation:
+            record.request_id = request.request_id or generation.id
+            answer = Answer(generation, request, parsed.n)
+            opened(answer)
+            async for pieces in generation:
+                response = answer.take(pieces)
+                if response is not None:
+                    await send(response)
+            record.status = "OK"
+            return answer.last()

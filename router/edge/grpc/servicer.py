@@ -3,7 +3,6 @@
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any
 
 import grpc.aio
@@ -12,9 +11,8 @@ from protos import inference_pb2 as pb
 from protos import inference_pb2_grpc as pb_grpc
 from router.edge.gate import Gate
 from router.edge.grpc import wire
-from router.edge.grpc.answer import Answer
+from router.edge.grpc.answer import Caller, answer_to
 from router.edge.grpc.session import Session
-from router.request import GenerateRequest
 from shared import rpc
 from shared.errors import Internal, OctavoError
 
@@ -43,10 +41,6 @@ def _traceparent(context: _Context) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _parse(context: _Context, request: pb.GenerateRequest) -> GenerateRequest:
-    return wire.request_from_pb(request, timeout=context.time_remaining(), traceparent=_traceparent(context))
-
-
 class InferenceServicer(pb_grpc.InferenceServicer):
     """A cancelled call cancels its handler, which closes the generation: the gate sees to that."""
 
@@ -55,15 +49,9 @@ class InferenceServicer(pb_grpc.InferenceServicer):
 
     async def Generate(self, request: pb.GenerateRequest, context: _Context) -> None:  # type: ignore[override]
         """Written message by message: a generator that waits in `yield` would not be closed by a cancellation."""
+        caller = Caller(traceparent=_traceparent(context), remaining=context.time_remaining)
         async with _told(context):
-            parsed = _parse(context, request)
-            async with self._gate.open(parsed) as generation:
-                answer = Answer(generation, request, parsed.n)
-                async for pieces in generation:
-                    response = answer.take(pieces)
-                    if response is not None:
-                        await context.write(response)
-                await context.write(answer.last())
+            await context.write(await answer_to(self._gate, request, caller, context.write))
 
     async def Session(  # type: ignore[override]
         self, request_iterator: AsyncIterator[pb.SessionRequest], context: _Context
@@ -73,8 +61,9 @@ class InferenceServicer(pb_grpc.InferenceServicer):
         async def write(events: Sequence[pb.SessionEvent]) -> None:
             await context.write(pb.SessionResponse(events=events))
 
+        caller = Caller(traceparent=_traceparent(context), remaining=context.time_remaining)
         async with _told(context):
-            await Session(self._gate, partial(_parse, context)).run(request_iterator, write)
+            await Session(self._gate, caller).run(request_iterator, write)
 
     async def Tokenize(self, request: pb.TokenizeRequest, context: _Context) -> pb.TokenizeResponse:
         """Token ids of a text or a rendered chat."""

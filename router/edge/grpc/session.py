@@ -3,15 +3,15 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from functools import partial
 
 from protos import inference_pb2 as pb
 from router.edge.gate import Gate
-from router.edge.grpc.answer import Answer, cancelled_unopened
+from router.edge.grpc.answer import Answer, Caller, answer_to, cancelled_unopened
 from router.edge.grpc.outbox import Outbox, Write
-from router.request import MAX_CHOICES, GenerateRequest
+from router.request import MAX_CHOICES
 from shared.errors import (
     AlreadyExists,
     InvalidRequest,
@@ -26,14 +26,15 @@ MAX_IN_FLIGHT = 1_024  # requests a session
 
 _LOG = logging.getLogger(__name__)
 
-Parse = Callable[[pb.GenerateRequest], GenerateRequest]
-
 
 @dataclass(kw_only=True, slots=True)
 class _Run:
     request: pb.GenerateRequest
     answer: Answer | None = None
     task: "asyncio.Task[pb.GenerateResponse]" = field(init=False)
+
+    def opened(self, answer: Answer) -> None:
+        self.answer = answer
 
 
 def _failed(request_id: str, error: OctavoError) -> pb.SessionEvent:
@@ -61,11 +62,11 @@ def _ending(run: _Run) -> pb.SessionEvent:
 
 
 class Session:
-    """Serves one stream. `parse` makes a request of its message, or raises InvalidRequest."""
+    """Serves one stream."""
 
-    def __init__(self, gate: Gate, parse: Parse):
+    def __init__(self, gate: Gate, caller: Caller):
         self._gate = gate
-        self._parse = parse
+        self._caller = caller
         self._outbox = Outbox()
         self._running: dict[str, _Run] = {}
         self._settled = asyncio.Event()
@@ -147,12 +148,7 @@ class Session:
             self._settled.set()
 
     async def _serve(self, run: _Run) -> pb.GenerateResponse:
-        request = self._parse(run.request)
-        async with self._gate.open(request) as generation:
-            run.answer = Answer(generation, run.request, request.n)
-            async for pieces in generation:
-                response = run.answer.take(pieces)
-                if response is not None:
-                    event = pb.SessionEvent(request_id=run.request.request_id, response=response)
-                    await self._outbox.put(event)
-            return run.answer.last()
+        async def send(response: pb.GenerateResponse) -> None:
+            await self._outbox.put(pb.SessionEvent(request_id=run.request.request_id, response=response))
+
+        return await answer_to(self._gate, run.request, self._caller, send, run.opened)

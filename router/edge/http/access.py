@@ -1,6 +1,5 @@
 """Around the whole application: names each request, records it, and tells its name in the answer."""
 
-import logging
 import re
 import uuid
 from collections.abc import Mapping
@@ -11,7 +10,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from router.edge.record import Record, recorded
 
 _ID = re.compile(r"[\x21-\x7e]{1,256}")
-_PROBES = {"/health", "/ready", "/metrics"}
+_PROBES = {"/health", "/ready", "/metrics"}  # asked every few seconds, and told by their metrics
+
+GONE = "499"  # the client left before an answer
 
 
 def _request_id(headers: Mapping[str, str]) -> str:
@@ -32,13 +33,18 @@ class Access:
             return
         headers = Headers(scope=scope)
         request_id = _request_id(headers)
+        if scope["path"] in _PROBES:
+            await self._named(scope, receive, send, Record(name="", request_id=request_id, traceparent=""))
+            return
         name = f"{scope['method']} {scope['path']!r}"
-        record = Record(name=name, request_id=request_id, traceparent=headers.get("traceparent", ""))
-        level = logging.DEBUG if scope["path"] in _PROBES else logging.INFO
-        with recorded(record, level=level):
-            state = scope.setdefault("state", {})
-            state.update(request_id=request_id, traceparent=record.traceparent)
-            await self._app(scope, receive, _told(send, record))
+        with recorded(name, request_id=request_id, traceparent=headers.get("traceparent", "")) as record:
+            record.status = GONE
+            await self._named(scope, receive, send, record)
+
+    async def _named(self, scope: Scope, receive: Receive, send: Send, record: Record) -> None:
+        state = scope.setdefault("state", {})
+        state.update(request_id=record.request_id, traceparent=record.traceparent)
+        await self._app(scope, receive, _told(send, record))
 
 
 def _told(send: Send, record: Record) -> Send:

@@ -25,9 +25,9 @@ _ERRORS = {
 
 def error_docs(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """The documentation of these error statuses, and of any other."""
-    told = {status: _ERRORS[status] for status in statuses}
-    descriptions: dict[int | str, str] = {**told, "default": "Any other error has the same shape."}
-    return {status: {"model": answers.ErrorBody, "description": text} for status, text in descriptions.items()}
+    told: dict[int | str, str] = {status: _ERRORS[status] for status in statuses}
+    told["default"] = "Any other error has the same shape."
+    return {status: {"model": answers.ErrorBody, "description": text} for status, text in told.items()}
 
 
 def _docs(whole: Any, chunk: dict[str, Any]) -> dict[int | str, dict[str, Any]]:

@@ -1,0 +1,76 @@
+"""The gate counts, bounds, closes and refuses."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from router.edge.gate import Gate
+from router.request import GenerateRequest, TextPrompt
+from shared.errors import Overloaded, Unavailable
+from tests.fakes.service import FakeService
+
+ASK = GenerateRequest(model="tiny", prompt=TextPrompt(text="a"))
+
+
+@pytest.mark.parametrize(
+    ("asked", "server", "expected"), [(None, None, None), (5, None, 5), (None, 7, 7), (5, 7, 5), (9, 7, 7)]
+)
+async def test_the_shorter_timeout_holds(asked: float | None, server: float | None, expected: float | None) -> None:
+    service = FakeService()
+    async with Gate(service, timeout=server).open(replace(ASK, timeout=asked)):
+        pass
+    assert service.requests[0].timeout == expected
+
+
+async def test_leaving_the_block_closes_the_generation_whichever_way() -> None:
+    service = FakeService()
+    gate = Gate(service)
+    async with gate.open(ASK):
+        assert gate.open_generations == 1
+    with pytest.raises(ZeroDivisionError):
+        async with gate.open(ASK):
+            raise ZeroDivisionError
+    assert all(generation.closed.is_set() for generation in service.generations)
+    assert gate.open_generations == 0
+    await asyncio.wait_for(gate.idle(), 5)
+
+
+async def test_a_refused_request_is_not_counted() -> None:
+    gate = Gate(FakeService(refuse=Overloaded("full")))
+    with pytest.raises(Overloaded):
+        async with gate.open(ASK):
+            pass
+    assert gate.open_generations == 0
+
+
+async def test_a_cancelled_admission_is_not_counted() -> None:
+    service = FakeService()
+    service.admit.clear()
+    gate = Gate(service)
+
+    async def ask() -> None:
+        async with gate.open(ASK):
+            pass
+
+    task = asyncio.create_task(ask())
+    await asyncio.wait_for(service.entered.wait(), 5)
+    assert gate.open_generations == 1
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert gate.open_generations == 0
+
+
+async def test_a_shut_gate_refuses_but_waits_for_what_runs() -> None:
+    gate = Gate(FakeService())
+    async with gate.open(ASK):
+        gate.close()
+        assert not gate.ready()
+        with pytest.raises(Unavailable):
+            async with gate.open(ASK):
+                pass
+        idle = asyncio.create_task(gate.idle())
+        await asyncio.sleep(0)
+        assert not idle.done()
+    await asyncio.wait_for(idle, 5)

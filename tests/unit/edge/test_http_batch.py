@@ -1,0 +1,89 @@
+"""A batch merges its generations, waits for all of them, and leaves none behind."""
+
+import asyncio
+from contextlib import aclosing
+
+import pytest
+
+from router.edge.gate import Gate
+from router.edge.http.batch import Batch
+from router.request import Ended, GenerateRequest, Piece, TextPrompt
+from shared.errors import Internal, Unavailable
+from tests.fakes.service import WORDS, FakeService
+
+
+def asks(count: int, n: int = 1) -> list[GenerateRequest]:
+    return [GenerateRequest(model="tiny", prompt=TextPrompt(text="a"), n=n) for _ in range(count)]
+
+
+async def everything(batch: Batch, silence: float = 30) -> list[Piece]:
+    async with aclosing(batch.flushes(silence)) as flushes:
+        return [piece async for flush in flushes for piece in flush or ()]
+
+
+async def test_choices_are_numbered_prompt_by_prompt() -> None:
+    async with Batch(Gate(FakeService()), asks(3, n=2)) as batch:
+        pieces = await everything(batch)
+    for index in range(6):
+        assert "".join(piece.text for piece in pieces if piece.index == index) == "".join(WORDS)
+    assert batch.usage.completion_tokens == 6 * len(WORDS)
+    assert batch.choices == 6
+
+
+async def test_silence_is_told_and_nothing_is_lost_by_it() -> None:
+    service = FakeService(hold_at=1)
+    async with Batch(Gate(service), asks(1)) as batch:
+        silences, texts = 0, []
+        async for flush in batch.flushes(0.01):
+            silences += flush is None
+            texts += [piece.text for piece in flush or ()]
+            if silences == 3:
+                service.generations[0].release.set()
+    assert silences >= 3
+    assert "".join(texts) == "".join(WORDS)
+
+
+async def test_a_slow_reader_holds_the_generation_up_without_losing_a_piece() -> None:
+    ended = Ended(reason="stop")
+
+    def many(_: GenerateRequest):
+        flushes = [(Piece(index=0, text=f"{i},", tokens=(i,)),) for i in range(200)]
+        return [*flushes, (Piece(index=0, text="", ended=ended),)]
+
+    service = FakeService(script=many)
+    async with Batch(Gate(service), asks(1)) as batch:
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert service.generations[0].completed < 50
+        assert len(await everything(batch)) == 201
+
+
+async def test_the_first_failure_ends_the_batch_and_closes_the_rest() -> None:
+    service = FakeService(hold_at=1, fail_at=1)
+    gate = Gate(service)
+    with pytest.raises(Unavailable):
+        async with Batch(gate, asks(3)) as batch:
+            while len(service.generations) < 3:
+                await asyncio.sleep(0)
+            service.generations[1].failure = Unavailable("gone")
+            service.generations[1].release.set()
+            await everything(batch)
+    assert gate.open_generations == 0
+    assert all(generation.closed.is_set() for generation in service.generations)
+
+
+async def test_leaving_early_closes_everything_even_with_a_full_queue() -> None:
+    service = FakeService(script=lambda _: [(Piece(index=0, text="x", tokens=(1,)),)] * 1_000)
+    gate = Gate(service)
+    async with Batch(gate, asks(4)):
+        for _ in range(50):
+            await asyncio.sleep(0)
+    assert gate.open_generations == 0
+    assert all(generation.closed.is_set() for generation in service.generations)
+
+
+async def test_a_generation_that_ends_too_soon_is_our_fault() -> None:
+    service = FakeService(script=lambda _: [(Piece(index=0, text="x", tokens=(1,)),)])
+    with pytest.raises(Internal):
+        async with Batch(Gate(service), asks(1)) as batch:
+            await everything(batch)
