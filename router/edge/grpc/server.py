@@ -11,6 +11,7 @@ from protos import inference_pb2_grpc as pb_grpc
 from router.edge.gate import Gate
 from router.edge.grpc.health import HealthServicer
 from router.edge.grpc.servicer import InferenceServicer
+from router.edge.ports import joined, listen
 from shared import rpc
 
 INFERENCE = pb.DESCRIPTOR.services_by_name["Inference"].full_name
@@ -39,9 +40,11 @@ async def start(gate: Gate, host: str, port: int) -> GrpcServer:
     """Raises OSError where the port is taken."""
     server = rpc.server(receive_limit=rpc.PUBLIC_RECEIVE_LIMIT)
     _serve(server, gate)
+    # gRPC reports a port in use by several lines on stderr and no reason: ask the system first.
+    listen(host, port, "gRPC").close()
     try:
-        bound = server.add_insecure_port(f"{host}:{port}")
+        bound = server.add_insecure_port(joined(host, port))
     except RuntimeError as error:
-        raise OSError(f"cannot listen on {host}:{port} for gRPC") from error
+        raise OSError(f"cannot listen on {joined(host, port)} for gRPC") from error
     await server.start()
-    return GrpcServer(server, f"{host}:{bound}")
+    return GrpcServer(server, joined(host, bound))

@@ -1,28 +1,19 @@
 """The HTTP server, inside the event loop that the caller runs. Signals are the caller's."""
 
 import asyncio
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import uvicorn
 from starlette.types import ASGIApp
 
-BACKLOG = 2048
+from router.edge.ports import BACKLOG, joined, listen
 
 
 class _Quiet(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
-
-
-def _bind(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family, backlog=BACKLOG)
-    except OSError as error:
-        raise OSError(f"cannot listen on {host}:{port} for HTTP: {error.strerror}") from error
 
 
 class HttpServer:
@@ -42,7 +33,7 @@ class HttpServer:
 
 async def start(app: ASGIApp, host: str, port: int) -> HttpServer:
     """Raises OSError where the port is taken."""
-    bound = _bind(host, port)
+    bound = listen(host, port, "HTTP")
     config = uvicorn.Config(
         app,
         http="httptools",
@@ -56,7 +47,7 @@ async def start(app: ASGIApp, host: str, port: int) -> HttpServer:
     )
     server = _Quiet(config)
     task = asyncio.create_task(server.serve(sockets=[bound]))
-    address = f"{host}:{bound.getsockname()[1]}"
+    address = joined(host, bound.getsockname()[1])
     while not server.started and not task.done():
         await asyncio.sleep(0)
     return HttpServer(server, task, address)

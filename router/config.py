@@ -1,0 +1,52 @@
+"""The router's configuration. Flags, OCTAVO_ROUTER_... and YAML derive from these fields (shared/config.py)."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from shared.config import ByteSize
+
+ENV_PREFIX = "OCTAVO_ROUTER_"
+
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+
+def _help(text: str) -> dict[str, str]:
+    return {"help": text}
+
+
+def _check(ok: bool, message: str) -> None:
+    if not ok:
+        raise ValueError(message)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RouterConfig:
+    """Octavo's router: speaks OpenAI's API and gRPC to clients, and tokens to workers."""
+
+    host: str = field(default="127.0.0.1", metadata=_help("address to listen on"))
+    http_port: int = field(default=8000, metadata=_help("port of the HTTP API; 0 takes a free one"))
+    grpc_port: int = field(default=50051, metadata=_help("port of the gRPC API; 0 takes a free one"))
+    workers: tuple[str, ...] = field(default=(), metadata=_help("host:port of every worker"))
+    policy: Literal["least_loaded"] = field(default="least_loaded", metadata=_help("which worker gets a request"))
+    max_body_bytes: ByteSize = field(default=ByteSize(4 << 20), metadata=_help("largest HTTP body that is read"))
+    request_timeout: float = field(default=0.0, metadata=_help("seconds that any request may take; 0 sets no limit"))
+    keepalive_seconds: float = field(default=15.0, metadata=_help("silence after which an HTTP stream gets a comment"))
+    drain_seconds: float = field(
+        default=30.0, metadata=_help("seconds that running requests get when the router is told to stop")
+    )
+    log_level: LogLevel = field(default="info", metadata=_help("what is logged, on stderr"))
+
+    def __post_init__(self) -> None:
+        """Raises ValueError naming the first field that is out of range."""
+        _check(bool(self.host), "host must not be empty")
+        for name in ("http_port", "grpc_port"):
+            _check(0 <= getattr(self, name) < 1 << 16, f"{name} must be from 0 to 65535")
+        _check(self.http_port != self.grpc_port or self.http_port == 0, "http_port and grpc_port must differ")
+        _check(bool(self.workers), "workers must name at least one host:port")
+        for target in self.workers:
+            host, _, port = target.rpartition(":")
+            _check(bool(host) and port.isdecimal(), f"workers: {target!r} is not host:port")
+        _check(self.max_body_bytes >= 1024, "max_body_bytes must be at least 1024")
+        _check(self.request_timeout >= 0, "request_timeout must not be negative")
+        _check(self.keepalive_seconds > 0, "keepalive_seconds must be positive")
+        _check(self.drain_seconds >= 0, "drain_seconds must not be negative")

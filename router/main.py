@@ -1,0 +1,141 @@
+"""The router's process: both edges and the links to its workers in one event loop.
+
+It prints one JSON line on stdout once it listens, {"event": "listening", "http": "host:port", "grpc": "host:port"}, and one, {"event":
+"ready"}, once some worker serves. SIGTERM and SIGINT drain it; a second one stops it at once. Exit status: 0 after a drain, 1 where it
+could not listen or was stopped at once, 2 for a wrong configuration.
+"""
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import uvloop
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+
+from router.assemble import start_service
+from router.config import ENV_PREFIX, RouterConfig
+from router.dispatch.settings import DispatchSettings
+from router.edge.gate import Gate
+from router.edge.grpc import server as grpc_server
+from router.edge.http import server as http_server
+from router.edge.http.app import make_app
+from shared import config, telemetry
+
+READY_SECONDS = 0.1  # between two looks at whether some worker serves
+LAST_BYTES_SECONDS = 2.0  # for answers on their way when nothing runs any more
+
+_LOG = logging.getLogger("octavo.router")
+
+
+class _Stop:
+    """SIGTERM and SIGINT: the first asks for a drain, the second for the end."""
+
+    def __init__(self) -> None:
+        self.drain = asyncio.Event()
+        self.now = asyncio.Event()
+
+    def install(self) -> None:
+        """Takes both signals from here on."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal)
+
+    def _on_signal(self) -> None:
+        (self.now if self.drain.is_set() else self.drain).set()
+
+
+def _tell(**event: str) -> None:
+    print(json.dumps(event), flush=True)
+
+
+def _registry() -> CollectorRegistry:
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    PlatformCollector(registry=registry)
+    GCCollector(registry=registry)
+    return registry
+
+
+async def _tell_ready(gate: Gate) -> None:
+    while not gate.ready():
+        await asyncio.sleep(READY_SECONDS)
+    _tell(event="ready")
+
+
+async def _drained(gate: Gate, stop: _Stop, seconds: float) -> bool:
+    """Lets what runs finish, up to `seconds` or the second signal. Whether everything did."""
+    idle = asyncio.create_task(gate.idle())
+    now = asyncio.create_task(stop.now.wait())
+    await asyncio.wait({idle, now}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    now.cancel()
+    idle.cancel()
+    return gate.open_generations == 0
+
+
+@asynccontextmanager
+async def _edges(settings: RouterConfig, gate: Gate, registry: CollectorRegistry) -> AsyncIterator[None]:
+    """Both edges; they listen inside the block. Raises OSError where a port is taken."""
+    app = make_app(
+        gate,
+        registry,
+        version=config.version(),
+        max_body_bytes=settings.max_body_bytes,
+        keepalive=settings.keepalive_seconds,
+    )
+    http = await http_server.start(app, settings.host, settings.http_port)
+    try:
+        rpc = await grpc_server.start(gate, settings.host, settings.grpc_port)
+        try:
+            _tell(event="listening", http=http.address, grpc=rpc.address)
+            yield
+        finally:
+            await rpc.stop(LAST_BYTES_SECONDS)
+    finally:
+        await http.stop(LAST_BYTES_SECONDS)
+
+
+async def serve(settings: RouterConfig) -> int:
+    """Runs the router until it is told to stop; its exit status. Raises OSError where it cannot listen."""
+    stop, registry = _Stop(), _registry()
+    stop.install()
+    dispatch = DispatchSettings(policy=settings.policy)
+    service = await start_service(settings.workers, registry=registry, dispatch=dispatch)
+    gate = Gate(service, timeout=settings.request_timeout or None)
+    try:
+        async with _edges(settings, gate, registry):
+            ready = asyncio.create_task(_tell_ready(gate))
+            await stop.drain.wait()
+            ready.cancel()
+            gate.close()
+            _LOG.info("draining: %d requests run", gate.open_generations)
+            whole = await _drained(gate, stop, settings.drain_seconds)
+            if not whole:
+                _LOG.warning("stopping with %d requests running", gate.open_generations)
+                await service.aclose()
+    finally:
+        await service.aclose()
+    return 1 if stop.now.is_set() else 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The `octavo-router` command."""
+    arguments = sys.argv[1:] if argv is None else argv
+    settings = config.load(RouterConfig, arguments, prog="octavo-router", env_prefix=ENV_PREFIX, environ=os.environ)
+    telemetry.setup_logging(settings.log_level)
+    flush = telemetry.setup_tracing("octavo-router", os.environ)
+    try:
+        return uvloop.run(serve(settings))
+    except OSError as error:
+        print(f"octavo-router: {error}", file=sys.stderr)
+        return 1
+    finally:
+        flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

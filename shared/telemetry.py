@@ -1,0 +1,33 @@
+"""Logs and traces of a process. Traces leave it only where an OTLP endpoint is configured (OTEL_EXPORTER_OTLP_ENDPOINT)."""
+
+import logging
+import sys
+from collections.abc import Callable, Mapping
+
+LEVELS = ("debug", "info", "warning", "error")
+
+_ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+
+
+def setup_logging(level: str) -> None:
+    """One line an event on stderr: time, level, logger, message. `level` is one of LEVELS."""
+    form = logging.Formatter("%(asctime)s.%(msecs)03d %(levelname)s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(form)
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+
+
+def setup_tracing(service: str, environ: Mapping[str, str]) -> Callable[[], None]:
+    """Exports spans as `service` where an endpoint is configured. Returns what flushes and ends the export; it may block for seconds."""
+    if not any(environ.get(name) for name in _ENDPOINTS):
+        return lambda: None
+    from opentelemetry import trace
+    from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    provider = TracerProvider(resource=Resource.create({"service.name": service}))
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    trace.set_tracer_provider(provider)
+    return provider.shutdown
