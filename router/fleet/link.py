@@ -79,6 +79,7 @@ class WorkerLink:
         self._context = context
         self._last_id = ""
         self._hung = False
+        self._closing = False
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -86,7 +87,8 @@ class WorkerLink:
         self._task = asyncio.create_task(self._run(), name=f"link {self.target}")
 
     async def aclose(self) -> None:
-        """Cut the stream; what was open is lost."""
+        """Cut the stream; what was open is lost. The flag stands beside the cancellation, which a task group that fails swallows."""
+        self._closing = True
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -134,11 +136,12 @@ class WorkerLink:
         backoff = settings.backoff_first
         async with rpc.channel(self.target) as channel:
             stub: worker_pb2_grpc.WorkerAsyncStub = worker_pb2_grpc.WorkerStub(channel)
-            while True:
+            while not self._closing:
                 reason = await self._session(stub)
                 backoff = settings.backoff_first if self.worker else min(2 * backoff, settings.backoff_most)
                 self._disconnect(reason)
-                await asyncio.sleep(backoff)
+                if not self._closing:
+                    await asyncio.sleep(backoff)
 
     async def _session(self, stub: "worker_pb2_grpc.WorkerAsyncStub") -> str:
         """One connection, to its end; returns why it ended."""

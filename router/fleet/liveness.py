@@ -24,9 +24,8 @@ class Liveness:
 
     def look(self, now: float) -> None:
         """A regular look. Where this process itself stood still since the last one, that time is no silence of the worker's."""
-        stood_still = now - self._looked - 4 * self._settings.tick
-        if stood_still > 0:
-            self._heard = min(now, self._heard + stood_still)
+        if now - self._looked > self._settings.stall_after:
+            self._heard = min(now, self._heard + now - self._looked)
         self._looked = now
 
     def suspect(self, now: float) -> bool:

@@ -5,7 +5,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LinkSettings:
-    """`tick` is how often liveness is looked at; `connect_timeout` bounds the wait for Welcome, `fetch_timeout` that for a tokenizer."""
+    """`tick` is how often liveness is looked at; where that took over `stall_after`, the router itself stood still.
+
+    `connect_timeout` bounds the wait for Welcome, `fetch_timeout` that for a tokenizer.
+    """
 
     ping_interval: float = 1.0
     credit_ttl: float = 1.0
@@ -14,6 +17,7 @@ class LinkSettings:
     hung_after: float = 5.0
     hung_steps: float = 20.0
     tick: float = 0.25
+    stall_after: float = 1.0
     connect_timeout: float = 10.0
     fetch_timeout: float = 60.0
     backoff_first: float = 0.1

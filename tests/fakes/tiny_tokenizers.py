@@ -66,7 +66,11 @@ def metaspace() -> Tokenizer:
 
 def bundle(tokenizer: Tokenizer | None = None, template: str | None = TEMPLATE) -> TokenizerBundle:
     """The files that a worker would publish."""
-    config = {"bos_token": "<|endoftext|>", "eos_token": {"content": "<|im_end|>"}, "clean_up_tokenization_spaces": True}
+    config = {
+        "bos_token": "<|endoftext|>",
+        "eos_token": {"content": "<|im_end|>"},
+        "clean_up_tokenization_spaces": True,
+    }
     if template is not None:
         config["chat_template"] = template
     files = {

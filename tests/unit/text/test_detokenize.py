@@ -9,7 +9,9 @@ from tests.unit.text.test_vocabulary import KINDS, VOCABULARIES
 
 ALL_KINDS = pytest.mark.parametrize("kind", sorted(KINDS))
 TEXTS = st.text(st.characters(codec="utf-8", categories=("L", "N", "So", "Zs", "M")), max_size=40)
-SAMPLES = st.one_of(TEXTS, st.sampled_from(["👩‍👩‍👧‍👦 fine", "สวัสดีชาวโลก", "你好，世界", "  two  spaces", "naïve café 🇫🇷"]))
+SAMPLES = st.one_of(
+    TEXTS, st.sampled_from(["👩‍👩‍👧‍👦 fine", "สวัสดีชาวโลก", "你好，世界", "  two  spaces", "naïve café 🇫🇷"])
+)
 
 
 def stream(kind: str, tokens: list[int], prompt: list[int] | None = None) -> list[str]:

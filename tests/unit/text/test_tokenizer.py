@@ -23,9 +23,7 @@ def text(template: str | None = tiny_tokenizers.TEMPLATE):
 def test_a_chat_is_rendered_as_its_template_writes_it():
     model = text()
     rendered = model.render(ChatPrompt(messages=CHAT), "messages")
-    assert rendered == (
-        "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\nyo<|im_end|>\n<|im_start|>assistant\n"
-    )
+    assert rendered == ("<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\nyo<|im_end|>\n<|im_start|>assistant\n")
     ids = model.encode(ChatPrompt(messages=CHAT))
     assert model.decode(ids, skip_special_tokens=False) == rendered
     assert ids[0] == 1

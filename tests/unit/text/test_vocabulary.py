@@ -87,7 +87,10 @@ def test_an_id_beyond_the_vocabulary_has_no_bytes():
         None,
         {"type": "WordPiece", "prefix": "##", "cleanup": True},
         {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, {"type": "CTC"}]},
-        {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]},
+        {
+            "type": "Sequence",
+            "decoders": [{"type": "ByteFallback"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}],
+        },
     ],
 )
 def test_a_decoder_that_is_not_exact_per_token_is_refused(decoder):
