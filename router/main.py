@@ -1,8 +1,8 @@
 """The router's process: both edges and the links to its workers in one event loop.
 
-It prints one JSON line on stdout once it listens, {"event": "listening", "http": "host:port", "grpc": "host:port"}, and one, {"event":
-"ready"}, once some worker serves. SIGTERM and SIGINT drain it; a second one stops it at once. Exit status: 0 after a drain, 1 where it
-could not listen or was stopped at once, 2 for a wrong configuration.
+It prints two JSON lines on stdout: {"event": "listening", "http": "host:port", "grpc": "host:port"} once it listens,
+and {"event": "ready"} once some worker serves. SIGTERM and SIGINT drain it; a second one stops it at once. Exit status:
+0 after a drain, 1 where it could not listen or was stopped at once, 2 for a wrong configuration.
 """
 
 import asyncio
@@ -50,7 +50,8 @@ class _Stop:
 
 
 def _tell(**event: str) -> None:
-    print(json.dumps(event), flush=True)
+    sys.stdout.write(json.dumps(event) + "\n")
+    sys.stdout.flush()
 
 
 def _registry() -> CollectorRegistry:
@@ -62,7 +63,7 @@ def _registry() -> CollectorRegistry:
 
 
 async def _tell_ready(gate: Gate) -> None:
-    while not gate.ready():
+    while not gate.ready():  # noqa: ASYNC110 - readiness is a question, not an event
         await asyncio.sleep(READY_SECONDS)
     _tell(event="ready")
 
@@ -131,7 +132,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return uvloop.run(serve(settings))
     except OSError as error:
-        print(f"octavo-router: {error}", file=sys.stderr)
+        sys.stderr.write(f"octavo-router: {error}\n")
         return 1
     finally:
         flush()

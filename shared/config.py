@@ -1,6 +1,7 @@
-"""One frozen dataclass per process is its whole configuration: flags, environment and YAML derive from its fields, defaults stand there alone.
+"""One frozen dataclass per process is its whole configuration: flags, environment and YAML derive from its fields.
 
-A flag beats the environment, which beats the YAML file, which beats the default. `field(metadata={"help": ...})` is a flag's help.
+A flag beats the environment, which beats the YAML file, which beats the field's default. A field's metadata may hold
+the flag's "help".
 """
 
 import argparse
@@ -28,7 +29,7 @@ class ConfigError(ValueError):
 
 
 def version() -> str:
-    """The version of the installed distribution; "0+unknown" where the packages lie on the path without being installed."""
+    """The installed distribution's version; "0+unknown" where the packages lie on the path without being installed."""
     try:
         return importlib.metadata.version("octavo")
     except importlib.metadata.PackageNotFoundError:

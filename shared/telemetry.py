@@ -1,4 +1,4 @@
-"""Logs and traces of a process. Traces leave it only where an OTLP endpoint is configured (OTEL_EXPORTER_OTLP_ENDPOINT)."""
+"""Logs and traces of a process. Traces leave it where OpenTelemetry's variables name an OTLP endpoint."""
 
 import logging
 import sys
@@ -18,7 +18,10 @@ def setup_logging(level: str) -> None:
 
 
 def setup_tracing(service: str, environ: Mapping[str, str]) -> Callable[[], None]:
-    """Exports spans as `service` where an endpoint is configured. Returns what flushes and ends the export; it may block for seconds."""
+    """Exports spans as `service` where an endpoint is configured.
+
+    Returns what flushes and ends the export; it may block for seconds.
+    """
     if not any(environ.get(name) for name in _ENDPOINTS):
         return lambda: None
     from opentelemetry import trace

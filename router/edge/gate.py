@@ -1,4 +1,4 @@
-"""The one door through which both edges start generations, so that a server which shuts down knows what it still owes."""
+"""The one door through which both edges start generations: a server that shuts down knows what it still owes."""
 
 import asyncio
 import math

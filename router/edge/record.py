@@ -1,7 +1,7 @@
 """One line in the log, and one span, for each request of either edge. Neither ever holds a prompt.
 
-Spans are recorded where the process has set up a tracer provider; elsewhere they pass the caller's trace on, as the W3C's Trace Context
-says, and cost next to nothing.
+Spans are recorded where the process has set up a tracer provider; elsewhere they pass the caller's trace on, as the
+W3C's Trace Context says, and cost next to nothing.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ _LOG = logging.getLogger("octavo.access")
 
 @dataclass(kw_only=True, slots=True)
 class Record:
-    """What is known of a request. The edge fills in `status` and `request_id` as it learns them; `traceparent` is the span's own."""
+    """What is known of a request; `traceparent` is its span's own. The edge fills in `status` and `request_id`."""
 
     name: str
     request_id: str
@@ -40,7 +40,7 @@ def _log(record: Record, started: float) -> None:
 
 @contextmanager
 def recorded(name: str, *, request_id: str = "", traceparent: str = "") -> Iterator[Record]:
-    """Records the request from here to the block's end, whichever way that comes. `traceparent` is the caller's, or empty."""
+    """Records the request from here to the block's end, whichever way. `traceparent` is the caller's, or empty."""
     started = time.monotonic()
     propagator = TraceContextTextMapPropagator()
     parent = propagator.extract({"traceparent": traceparent})

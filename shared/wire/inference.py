@@ -1,4 +1,4 @@
-"""The public API's typed error, to and from the exception tree. A session's error events carry what a call's rich status carries."""
+"""The public API's typed error, to and from the exception tree. A session's events tell what a rich status does."""
 
 import grpc
 
@@ -20,7 +20,7 @@ def error_to_pb(error: errors.OctavoError) -> pb.Error:
 
 
 def error_from_pb(error: pb.Error) -> errors.OctavoError:
-    """The exception behind an event's error, as `rpc.from_rpc_error` gives it for a failed call; an unknown code is Internal."""
+    """The exception behind an event's error, as `rpc.from_rpc_error` gives it for a failed call."""
     kind = rpc.kind_of(error.grpc_code)
     retry = error.retry_after_ms / 1000 if error.HasField("retry_after_ms") else None
     return kind(error.message, param=error.param or None, retry_after=retry, code=error.code or None)

@@ -109,10 +109,10 @@ class FakeGeneration:
 
 @dataclass(kw_only=True)
 class FakeService:
-    """Implements router.service.Service. Every generation it ever made stays in `generations`, every request in `requests`.
+    """Implements router.service.Service. Every generation it made stays in `generations`, every request in `requests`.
 
-    `admit`: cleared, generate() waits for it. `refuse`: generate() raises it. `hold_at`/`fail_at`: the flush at which each new generation
-    waits for its `release`, or raises `failure`.
+    `admit`: cleared, generate() waits for it. `refuse`: generate() raises it. `hold_at`/`fail_at`: the flush at which
+    each new generation waits for its `release`, or raises `failure`.
     """
 
     script: Callable[[GenerateRequest], Sequence[Flush]] = words

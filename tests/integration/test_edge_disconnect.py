@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.edges import HttpEdge, http_edge
+from tests.fakes.scripted_worker import until
 from tests.fakes.service import FakeService
 
 BOUND = 10  # seconds
@@ -44,9 +45,7 @@ async def settled(edge: HttpEdge) -> None:
 
 
 async def generation_of(edge: HttpEdge, number: int = 0):
-    async with asyncio.timeout(BOUND):
-        while len(edge.service.generations) <= number:
-            await asyncio.sleep(0.005)
+    await until(lambda: len(edge.service.generations) > number)
     return edge.service.generations[number]
 
 

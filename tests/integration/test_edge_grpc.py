@@ -16,6 +16,7 @@ from router.request import ChatPrompt, Message, TextPrompt, TokenPrompt
 from shared import rpc
 from shared.errors import InvalidRequest, Overloaded, Unavailable
 from tests.fakes.edges import GrpcEdge, grpc_edge
+from tests.fakes.scripted_worker import until
 from tests.fakes.service import SEED, WORDS, FakeService
 
 TEXT = "".join(WORDS)
@@ -34,12 +35,13 @@ def hello(**fields: object) -> pb.GenerateRequest:
 
 async def status_of(call) -> grpc.aio.AioRpcError:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
-        if hasattr(call, "__aiter__"):
-            async for _ in call:
-                pass
-        else:
-            await call
+        await (drained(call) if hasattr(call, "__aiter__") else call)
     return caught.value
+
+
+async def drained(call) -> None:
+    async for _ in call:
+        pass
 
 
 async def settled(edge: GrpcEdge) -> None:
@@ -48,9 +50,7 @@ async def settled(edge: GrpcEdge) -> None:
 
 
 async def generation_of(edge: GrpcEdge, number: int = 0):
-    async with asyncio.timeout(BOUND):
-        while len(edge.service.generations) <= number:
-            await asyncio.sleep(0.005)
+    await until(lambda: len(edge.service.generations) > number)
     return edge.service.generations[number]
 
 

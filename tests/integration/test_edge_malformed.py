@@ -1,4 +1,4 @@
-"""Requests that are wrong in every way known are answered 4xx in OpenAI's shape, naming the parameter, and never reach the service."""
+"""Requests that are wrong in any known way are answered 4xx, naming the parameter, and never reach the service."""
 
 import json
 from collections.abc import AsyncIterator
@@ -173,10 +173,7 @@ NEUTRAL: list[dict[str, Any]] = [
     {"tools": [], "tool_choice": "none", "functions": [], "response_format": {"type": "text"}, "logit_bias": {}},
     {"presence_penalty": 0, "frequency_penalty": 0.0, "repetition_penalty": 1, "best_of": 1, "echo": False},
     {"user": "u", "store": True, "metadata": {"a": "b"}, "service_tier": "auto", "who_knows": [{}]},
-    {
-        name: None
-        for name in ("tools", "response_format", "logit_bias", "n", "stop", "temperature", "max_tokens", "seed")
-    },
+    dict.fromkeys(("tools", "response_format", "logit_bias", "n", "stop", "temperature", "max_tokens", "seed")),
     {"model": "tiny", "stream": False, "stream_options": None, "top_logprobs": 0, "logprobs": None},
 ]
 
@@ -267,9 +264,9 @@ JSON = st.recursive(
     max_leaves=6,
 )
 NAMES = st.sampled_from(
-    ["model", "messages", "prompt", "stream", "stream_options", "n", "temperature", "top_p", "top_k", "min_p", "seed"]
-    + ["stop", "max_tokens", "logprobs", "top_logprobs", "max_completion_tokens", "min_tokens", "ignore_eos"]
-    + ["stop_token_ids", "tools", "response_format", "echo", "user"]
+    ["model", "messages", "prompt", "stream", "stream_options", "n", "temperature", "top_p", "top_k", "min_p", "seed"],
+) | st.sampled_from(
+    ["stop", "max_tokens", "logprobs", "top_logprobs", "max_completion_tokens", "min_tokens", "ignore_eos", "echo"],
 )
 
 

@@ -10,6 +10,7 @@ import pytest
 from router.request import ChatPrompt, Ended, Message, Piece, TextPrompt, TokenPrompt
 from shared.errors import ContextLengthExceeded, Overloaded, Unavailable
 from tests.fakes.edges import HttpEdge, http_edge
+from tests.fakes.scripted_worker import until
 from tests.fakes.service import SEED, WORDS, FakeService
 
 TEXT = "".join(WORDS)
@@ -202,9 +203,7 @@ async def test_one_failing_prompt_fails_the_batch_and_closes_the_rest() -> None:
     service = FakeService(hold_at=1)
     async with http_edge(service) as edge:
         asking = asyncio.create_task(edge.openai.completions.create(model="tiny", prompt=["a", "b"]))
-        async with asyncio.timeout(10):
-            while len(service.generations) < 2:
-                await asyncio.sleep(0.01)
+        await until(lambda: len(service.generations) == 2)
         first, second = service.generations
         first.fail_at, first.failure = 1, Unavailable("the worker is gone")
         first.release.set()

@@ -17,7 +17,7 @@ import pytest
 from protos import inference_pb2 as pb
 from protos import inference_pb2_grpc as pb_grpc
 from shared import rpc
-from tests.fakes.scripted_worker import ScriptedWorker, echo
+from tests.fakes.scripted_worker import ScriptedWorker, echo, until
 
 ROOT = Path(__file__).parents[2]
 BOUND = 30  # seconds
@@ -54,6 +54,14 @@ class Router:
         assert self.process.stdout is not None
         async with asyncio.timeout(BOUND):
             return json.loads(await self.process.stdout.readline())
+
+    async def unready(self) -> None:
+        """Wait until it says that it is not ready."""
+        async with asyncio.timeout(BOUND):
+            while True:
+                if (await self.http.get("/ready")).status_code == 503:
+                    return
+                await asyncio.sleep(0.01)
 
     async def ended(self) -> tuple[int, str]:
         """Exit status, and what is left on stdout."""
@@ -139,9 +147,7 @@ async def test_sigterm_finishes_what_runs_and_refuses_what_is_new(tmp_path: Path
         (submit,) = await worker.submits()
         worker.now.load()
         running.process.terminate()
-        async with asyncio.timeout(BOUND):
-            while (await running.http.get("/ready")).status_code != 503:
-                await asyncio.sleep(0.01)
+        await running.unready()
         assert (await running.http.post("/v1/completions", json=ASK)).status_code == 503
         assert not old.done()
         echo(worker.now, submit)
@@ -162,9 +168,7 @@ async def test_what_outlasts_the_drain_gets_an_error_and_the_worker_an_abort_or_
         last = answer.text.rstrip().rsplit("\n\n", 1)[-1]
         assert json.loads(last.removeprefix("data: "))["error"]["code"] in ("unavailable", "cancelled")
         assert await running.ended() == (0, "")
-        async with asyncio.timeout(BOUND):
-            while not (worker.now.aborts or worker.now.over):
-                await asyncio.sleep(0.01)
+        await until(lambda: worker.now.aborts or worker.now.over)
 
 
 async def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
@@ -174,9 +178,7 @@ async def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
         await worker.submits()
         worker.now.load()
         running.process.terminate()
-        async with asyncio.timeout(BOUND):
-            while (await running.http.get("/ready")).status_code != 503:
-                await asyncio.sleep(0.01)
+        await running.unready()
         running.process.terminate()
         assert (await running.ended())[0] == 1
         await asyncio.gather(stuck, return_exceptions=True)

@@ -14,6 +14,7 @@ from router.edge.grpc import session as session_module
 from router.edge.grpc.outbox import Outbox
 from shared.errors import Unavailable
 from tests.fakes.edges import GrpcEdge, grpc_edge
+from tests.fakes.scripted_worker import until
 from tests.fakes.service import WORDS, FakeService
 
 TEXT = "".join(WORDS)
@@ -56,9 +57,7 @@ async def rest(call) -> list[pb.SessionEvent]:
 
 
 async def held(edge: GrpcEdge, count: int) -> None:
-    async with asyncio.timeout(BOUND):
-        while len(edge.service.generations) < count:
-            await asyncio.sleep(0.005)
+    await until(lambda: len(edge.service.generations) >= count)
 
 
 async def test_many_requests_run_at_once_and_each_ends_once(edge: GrpcEdge) -> None:

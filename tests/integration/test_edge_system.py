@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry, Counter
 from router.edge.gate import Gate
 from router.edge.http.app import make_app
 from tests.fakes.edges import HttpEdge, http_edge
+from tests.fakes.scripted_worker import until
 from tests.fakes.service import FakeService
 
 
@@ -37,9 +38,7 @@ async def test_ready_follows_the_service_and_the_gate(edge: HttpEdge) -> None:
 async def test_a_shut_gate_refuses_new_work_and_finishes_the_old(edge: HttpEdge) -> None:
     edge.service.hold_at = 1
     running = asyncio.create_task(edge.http.post("/v1/completions", json={"prompt": "a"}))
-    async with asyncio.timeout(10):
-        while not edge.service.generations:
-            await asyncio.sleep(0.005)
+    await until(lambda: edge.service.generations)
     edge.gate.close()
     refused = await edge.http.post("/v1/completions", json={"prompt": "a"})
     assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")

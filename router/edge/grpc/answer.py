@@ -14,7 +14,10 @@ from shared.errors import Internal
 
 
 class Answer:
-    """Feed it every flush of `generation`, then ask for `last`. What the final flush gives is held until then, so that it carries usage."""
+    """Feed it every flush of `generation`, then ask for `last`.
+
+    What the final flush gives is held until then, so that it carries the usage.
+    """
 
     def __init__(self, generation: Generation, request: pb.GenerateRequest, choices: int):
         self._generation = generation

@@ -73,7 +73,10 @@ class Session:
         self._settled.set()
 
     async def run(self, frames: AsyncIterator[pb.SessionRequest], write: Write) -> None:
-        """Returns once the caller has half-closed and every request has ended; raises Unavailable where the gate was shut instead."""
+        """Returns once the caller has half-closed and every request has ended.
+
+        Raises Unavailable where every request has ended because the gate was shut.
+        """
         writer = asyncio.create_task(self._outbox.drain(write))
         reader = asyncio.create_task(self._read(frames))
         until = asyncio.create_task(self._finish(reader))

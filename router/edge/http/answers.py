@@ -117,7 +117,7 @@ class ChatCompletion(_Answer):
 
 
 class ChatCompletionChunk(_Answer):
-    """One event of a streamed answer to a chat. With include_usage, usage is null but in the last one, which has no choices."""
+    """One event of a streamed chat. With include_usage, usage is null but in the last one, which has no choices."""
 
     object: Literal["chat.completion.chunk"]
     choices: list[ChunkChoice]

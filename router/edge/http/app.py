@@ -10,8 +10,8 @@ from router.edge.http.access import Access
 from router.edge.http.reply import Settings
 
 _ABOUT = """
-OpenAI's API, served by Octavo. Fields marked *extension* are not OpenAI's. Fields that this server does not know are ignored; fields that
-it knows, cannot serve, and that would change the output, are refused. `null` means "not given".
+OpenAI's API, served by Octavo. Fields marked *extension* are not OpenAI's. Fields that this server does not know are
+ignored; fields that it knows, cannot serve, and that would change the output, are refused. `null` means "not given".
 """
 
 

@@ -1,4 +1,4 @@
-"""The generations of one HTTP call, one a prompt, as a single sequence of flushes with choices numbered prompt by prompt."""
+"""The generations of one HTTP call, one a prompt, as one sequence of flushes with choices numbered prompt by prompt."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
@@ -21,7 +21,7 @@ class _Done:
 
 
 class Batch:
-    """Runs all prompts at once inside `async with`. The first error ends them all; leaving the block closes what still runs."""
+    """Runs all prompts at once inside `async with`. The first error ends them all; so does leaving the block."""
 
     def __init__(self, gate: Gate, requests: Sequence[GenerateRequest]):
         self._gate = gate
@@ -65,7 +65,7 @@ class Batch:
         )
 
     async def flushes(self, silence: float) -> AsyncGenerator[Flush | None, None]:
-        """What any generation gives, as it comes; None after each `silence` seconds without. Raises what any of them raises."""
+        """What any generation gives, as it comes; None after each `silence` seconds without. Raises what any raises."""
         running, unfinished = len(self._tasks), self.choices
         while running:
             item = await self._next(silence)
@@ -92,7 +92,7 @@ class Batch:
                 self._opened.append(generation)
                 async for pieces in generation:
                     await self._queue.put(_numbered(pieces, start))
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - the reader raises it
             await self._queue.put(error)
         else:
             await self._queue.put(_Done())

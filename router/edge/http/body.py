@@ -1,4 +1,4 @@
-"""Reads a JSON body: its type and size are checked before it is parsed, and it is parsed strictly (no NaN, no bottomless nesting)."""
+"""Reads a JSON body: its type and size are checked first, and it is parsed strictly (no NaN, no bottomless nesting)."""
 
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any

@@ -1,4 +1,4 @@
-"""What chat and completion bodies have in common, and its translation. null means "not given", as for OpenAI's own clients."""
+"""What chat and completion bodies have in common, and its translation. null means "not given", as for OpenAI."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -57,7 +57,7 @@ class SamplingFields(BaseModel):
         return 1 if self.n is None else self.n
 
     def wants_usage(self) -> bool:
-        """Whether a stream ends with a usage chunk. Raises InvalidRequest where stream_options come without a stream."""
+        """Whether a stream ends with a usage chunk. Raises InvalidRequest for stream_options without a stream."""
         if self.stream_options is None:
             return False
         if not self.stream:

@@ -19,7 +19,7 @@ def _value(token: TokenText) -> float:
 
 
 def shown(text: bytes) -> str:
-    r"""A token's bytes as text; bytes that are not whole characters as OpenAI shows them (bytes:\xe2\x80), so that no two look alike."""
+    r"""A token's bytes as text. Partial characters are shown as by OpenAI (bytes:\xe2\x80): no two look alike."""
     try:
         return text.decode()
     except UnicodeDecodeError:
@@ -44,7 +44,10 @@ def chat(rows: Sequence[Logprobs]) -> ChatLogprobs:
 
 
 class Offsets:
-    """Where each token's text starts in its choice, in characters: a token that only completes a character starts where that one does."""
+    """Where each token's text starts in its choice, in characters.
+
+    A token that only completes a character starts where that one does.
+    """
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")

@@ -1,4 +1,4 @@
-"""Parameters of OpenAI's API, and of servers like this one, that would change the output and are not served: refused, never ignored."""
+"""Parameters of OpenAI's API and its relatives that are not served: refused where they would change the output."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -47,7 +47,7 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = {
 
 
 def check(extra: Mapping[str, Any] | None, n: int) -> None:
-    """Raises InvalidRequest naming the first parameter in `extra` that asks for what is not served. `n` is the number of choices."""
+    """Raises InvalidRequest naming the first parameter in `extra` that asks for what is not served; `n`: choices."""
     given = {name: value for name, value in (extra or {}).items() if value is not None}
     for name in filter(_NEUTRAL.__contains__, given):
         if given[name] not in _NEUTRAL[name]:

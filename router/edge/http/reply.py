@@ -1,4 +1,4 @@
-"""Answers of generations. The work starts when the answer is sent, and stops when the client leaves, whatever phase it is in."""
+"""Answers of generations. The work starts when the answer is sent, and stops when the client leaves, in any phase."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -46,7 +46,7 @@ class Call:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
-    """`fingerprint` names the build in every answer; `keepalive` is the silence in seconds after which a stream gets a comment."""
+    """`fingerprint` names the build in every answer; after `keepalive` seconds of silence a stream gets a comment."""
 
     fingerprint: str
     keepalive: float = 15.0
@@ -63,7 +63,10 @@ def usage_of(usage: Usage) -> answers.Usage:
 
 
 class Reply(Response):
-    """Sends a call's answer, whole or as events. Errors before the first byte are raised, for the application to tell with their status."""
+    """Sends a call's answer, whole or as events.
+
+    Errors before the first byte are raised, for the application to tell with their status.
+    """
 
     def __init__(self, gate: Gate, call: Call, settings: Settings):
         super().__init__()
@@ -72,7 +75,7 @@ class Reply(Response):
         self._settings = settings
         self._created = int(time.time())
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's
         work = self._stream(send) if self._call.stream else self._whole(send)
         await until_gone(receive, work)
 

@@ -1,6 +1,7 @@
 """The HTTP server, inside the event loop that the caller runs. Signals are the caller's."""
 
 import asyncio
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -10,7 +11,15 @@ from starlette.types import ASGIApp
 from router.edge.ports import BACKLOG, joined, listen
 
 
-class _Quiet(uvicorn.Server):
+class _Embedded(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config):
+        super().__init__(config)
+        self.listening = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.listening.set()
+
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
@@ -45,9 +54,8 @@ async def start(app: ASGIApp, host: str, port: int) -> HttpServer:
         proxy_headers=False,
         backlog=BACKLOG,
     )
-    server = _Quiet(config)
+    server = _Embedded(config)
     task = asyncio.create_task(server.serve(sockets=[bound]))
     address = joined(host, bound.getsockname()[1])
-    while not server.started and not task.done():
-        await asyncio.sleep(0)
+    await server.listening.wait()
     return HttpServer(server, task, address)

@@ -1,5 +1,7 @@
 """Collected pieces are whole choices."""
 
+import random
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,7 +12,9 @@ TEXTS = st.lists(st.lists(st.text(max_size=4), min_size=1, max_size=5), min_size
 
 
 @given(texts=TEXTS, order=st.randoms())
-def test_each_choice_comes_once_whole_in_whatever_order_pieces_come(texts: list[list[str]], order) -> None:
+def test_each_choice_comes_once_whole_in_whatever_order_pieces_come(
+    texts: list[list[str]], order: random.Random
+) -> None:
     left = {index: list(enumerate(pieces)) for index, pieces in enumerate(texts)}
     collector, got = Collector(), {}
     while left:

@@ -9,6 +9,7 @@ from router.edge.gate import Gate
 from router.edge.http.batch import Batch
 from router.request import Ended, GenerateRequest, Piece, TextPrompt
 from shared.errors import Internal, Unavailable
+from tests.fakes.scripted_worker import until
 from tests.fakes.service import WORDS, FakeService
 
 
@@ -46,7 +47,7 @@ async def test_silence_is_told_and_nothing_is_lost_by_it() -> None:
 async def test_a_slow_reader_holds_the_generation_up_without_losing_a_piece() -> None:
     ended = Ended(reason="stop")
 
-    def many(_: GenerateRequest):
+    def many(_: GenerateRequest) -> list[tuple[Piece, ...]]:
         flushes = [(Piece(index=0, text=f"{i},", tokens=(i,)),) for i in range(200)]
         return [*flushes, (Piece(index=0, text="", ended=ended),)]
 
@@ -61,12 +62,11 @@ async def test_a_slow_reader_holds_the_generation_up_without_losing_a_piece() ->
 async def test_the_first_failure_ends_the_batch_and_closes_the_rest() -> None:
     service = FakeService(hold_at=1, fail_at=1)
     gate = Gate(service)
-    with pytest.raises(Unavailable):
-        async with Batch(gate, asks(3)) as batch:
-            while len(service.generations) < 3:
-                await asyncio.sleep(0)
-            service.generations[1].failure = Unavailable("gone")
-            service.generations[1].release.set()
+    async with Batch(gate, asks(3)) as batch:
+        await until(lambda: len(service.generations) == 3)
+        service.generations[1].failure = Unavailable("gone")
+        service.generations[1].release.set()
+        with pytest.raises(Unavailable):
             await everything(batch)
     assert gate.open_generations == 0
     assert all(generation.closed.is_set() for generation in service.generations)

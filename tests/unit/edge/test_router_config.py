@@ -1,0 +1,31 @@
+"""The router's configuration holds only what can be run."""
+
+import pytest
+
+from router.config import RouterConfig
+
+
+def test_the_defaults_listen_on_loopback_alone() -> None:
+    got = RouterConfig(workers=("127.0.0.1:50061",))
+    assert (got.host, got.http_port, got.grpc_port) == ("127.0.0.1", 8000, 50051)
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"workers": ()}, "workers"),
+        ({"workers": ("host",)}, "workers"),
+        ({"workers": (":5",)}, "workers"),
+        ({"host": ""}, "host"),
+        ({"http_port": -1}, "http_port"),
+        ({"grpc_port": 65_536}, "grpc_port"),
+        ({"http_port": 9_000, "grpc_port": 9_000}, "differ"),
+        ({"max_body_bytes": 10}, "max_body_bytes"),
+        ({"request_timeout": -1.0}, "request_timeout"),
+        ({"keepalive_seconds": 0.0}, "keepalive_seconds"),
+        ({"drain_seconds": -0.1}, "drain_seconds"),
+    ],
+)
+def test_what_cannot_be_run_is_named(fields: dict, named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        RouterConfig(**{"workers": ("a:1",), **fields})
