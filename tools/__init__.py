@@ -1,0 +1,1 @@
+"""Checks of `make check` that no off-the-shelf tool does."""
