@@ -3,7 +3,6 @@
 import asyncio
 import time
 import uuid
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,11 +68,14 @@ class Fleet:
         self._listener: Callable[[PoolKey], None] = _no_listener
         self._created: dict[str, int] = {}  # served name -> Unix seconds when first seen
         self._keys: dict[WorkerLink, PoolKey] = {}  # the last known
+        self._states = dict.fromkeys(self.links, LinkState.DOWN)
+        for state in LinkState:
+            self._gauge.labels(state.value).set(0)
+        self._gauge.labels(LinkState.DOWN.value).set(len(self.links))
 
     def start(self, listener: Callable[[PoolKey], None]) -> None:
         """Begin to connect to all."""
         self._listener = listener
-        self._count()
         for link in self.links:
             link.start()
 
@@ -93,7 +95,7 @@ class Fleet:
 
     def changed(self, link: WorkerLink) -> None:
         """See LinkOwner."""
-        self._count()
+        self._note_state(link)
         if link in self._keys:
             self._listener(self._keys[link])
 
@@ -154,11 +156,13 @@ class Fleet:
             workers=len(workers),
         )
 
-    def _count(self) -> None:
-        now = self._clock()
-        counts = Counter(link.state(now) for link in self.links)
-        for state in LinkState:
-            self._gauge.labels(state.value).set(counts[state])
+    def _note_state(self, link: WorkerLink) -> None:
+        """Keep the gauge; most calls change nothing, and cost nothing."""
+        state, before = link.state(self._clock()), self._states[link]
+        if state is not before:
+            self._states[link] = state
+            self._gauge.labels(before.value).dec()
+            self._gauge.labels(state.value).inc()
 
 
 def _reported(link: WorkerLink) -> bool:

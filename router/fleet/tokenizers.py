@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import os
 import re
 import shutil
 import tempfile
@@ -91,6 +90,6 @@ class TokenizerStore:
             with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
                 files = bundle.write_to(Path(scratch) / "files")
                 shutil.rmtree(path, ignore_errors=True)
-                os.rename(files, path)
+                files.rename(path)
         except OSError as error:  # another process was first, or the disk is read-only: the cache only saves a download
             log.info("tokenizer %s is not kept in %s: %s", bundle.digest, path.parent, error)

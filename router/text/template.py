@@ -41,7 +41,7 @@ def _tojson(value: Any, ensure_ascii: bool = False, indent: int | None = None, s
 
 
 def _strftime_now(form: str) -> str:
-    return datetime.now().strftime(form)
+    return datetime.now().astimezone().strftime(form)
 
 
 def _environment() -> ImmutableSandboxedEnvironment:

@@ -12,8 +12,17 @@ from protos import worker_pb2 as pb
 from protos import worker_pb2_grpc
 from shared import rpc
 from shared.tokenizer import TokenizerBundle
-from shared.types import Finished, FinishReason, Load, RejectCode, Rejected, StepDeltas, TokenDelta, TokenLogprobs
-from shared.types import WorkerInfo
+from shared.types import (
+    Finished,
+    FinishReason,
+    Load,
+    RejectCode,
+    Rejected,
+    StepDeltas,
+    TokenDelta,
+    TokenLogprobs,
+    WorkerInfo,
+)
 from shared.wire import worker as wire
 from tests.fakes import tiny_tokenizers
 
@@ -178,7 +187,7 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServicer):
         await until(lambda: self.conversations and len(self.now.aborts) >= count, f"{count} aborts")
         return self.now.aborts
 
-    async def Serve(self, request_iterator: AsyncIterator[pb.Up], context: Any) -> AsyncIterator[pb.Down]:  # noqa: N802
+    async def Serve(self, request_iterator: AsyncIterator[pb.Up], context: Any) -> AsyncIterator[pb.Down]:
         conversation = Conversation(worker=self)
         self.conversations.append(conversation)
         conversation.send(pb.Down(welcome=pb.Welcome(protocol=wire.PROTOCOL, info=wire.info_to_pb(self.info))))
@@ -198,9 +207,7 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServicer):
             if frame.HasField("submit") and self.script is not None:
                 self.script(conversation, frame.submit)
 
-    async def GetTokenizer(  # noqa: N802
-        self, request: pb.GetTokenizerRequest, context: Any
-    ) -> AsyncIterator[pb.TokenizerPiece]:
+    async def GetTokenizer(self, request: pb.GetTokenizerRequest, context: Any) -> AsyncIterator[pb.TokenizerPiece]:
         self.tokenizer_calls += 1
         for name, data in self.bundle.files.items():
             for start in range(0, len(data), 1_000):

@@ -298,3 +298,37 @@ async def test_closing_the_service_ends_every_request(tmp_path):
         await router.service.aclose()
         with pytest.raises(Unavailable):
             await task
+
+
+async def test_when_half_of_many_callers_leave_nothing_is_left_behind_and_the_rest_end_once(tmp_path):
+    """Each choice runs until the test says so; every second caller leaves, at a phase that its number chooses."""
+    async with ScriptedWorker(first_load=load_report(credits=12)) as worker:
+        async with running_router(worker, tmp_path=tmp_path) as router:
+            await router.ready()
+            asked = [request(20 + number, n=1 + number % 3, max_tokens=9) for number in range(32)]
+            tasks = [asyncio.create_task(router.service.generate(one)) for one in asked]
+            await worker.submits(12)
+            for task in tasks[1::4]:
+                task.cancel()
+            await asyncio.wait(tasks[1::4])
+            sent = 0
+            while router.metric("requests_queued", model="tiny"):
+                sent = len(worker.now.submits)
+                worker.now.load(credits=4)
+                await worker.submits(sent + 1)
+            worker.now.load()
+            generations = await asyncio.gather(*tasks, return_exceptions=True)
+            for generation in generations[3::4]:
+                await generation.aclose()
+            for submit in worker.now.submits:
+                for choice in submit.choices:
+                    worker.now.tokens(choice.handle, encode("a"))
+                    worker.now.finish(choice.handle, 1)
+            for generation, one in list(zip(generations, asked, strict=True))[::2]:
+                pieces = await collect(generation)
+                check_ends_once(pieces, one.n)
+            stream = router.service._fleet.links[0].worker.stream
+            assert (stream.open_requests, router.service._dispatcher.flights) == (0, 0)
+            assert router.metric("requests_in_flight", model="tiny") == 0
+            assert router.metric("requests_total", model="tiny", outcome="ok") == 16
+            assert router.metric("requests_total", model="tiny", outcome="cancelled") == 16

@@ -48,7 +48,7 @@ def test_c32_a_prompt_that_ends_inside_a_character_leaks_nothing(text, cut):
 
 
 def test_c32_a_character_that_the_output_does_not_complete_is_forgotten():
-    prompt = [byte_token(byte) for byte in "secret".encode() + "😀".encode()[:3]]
+    prompt = [byte_token(byte) for byte in b"secret" + "😀".encode()[:3]]
     assert "".join(stream("byte_level", [byte_token(ord("A"))], prompt)) == "A"
 
 
