@@ -6,13 +6,15 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 
 from protos import inference_pb2 as pb
 from protos import inference_pb2_grpc as pb_grpc
@@ -71,8 +73,10 @@ class Router:
             return await self.process.wait(), rest.decode()
 
 
-def spawn(arguments: Sequence[str], *, tmp: Path, runner: Sequence[str] = ("-m", "router.main")):
-    environ = {**os.environ, "OCTAVO_CACHE": str(tmp), "PYTHONPATH": str(ROOT)}
+def spawn(
+    arguments: Sequence[str], *, tmp: Path, runner: Sequence[str] = ("-m", "router.main"), otlp: str = ""
+) -> Coroutine[Any, Any, asyncio.subprocess.Process]:
+    environ = {**os.environ, "OCTAVO_CACHE": str(tmp), "PYTHONPATH": str(ROOT), "OTEL_EXPORTER_OTLP_ENDPOINT": otlp}
     pipe = asyncio.subprocess.PIPE
     return asyncio.create_subprocess_exec(
         sys.executable, *runner, *arguments, cwd=ROOT, env=environ, stdout=pipe, stderr=pipe
@@ -81,10 +85,10 @@ def spawn(arguments: Sequence[str], *, tmp: Path, runner: Sequence[str] = ("-m",
 
 @asynccontextmanager
 async def router(
-    tmp: Path, worker: str, *flags: str, runner: Sequence[str] = ("-m", "router.main")
+    tmp: Path, worker: str, *flags: str, runner: Sequence[str] = ("-m", "router.main"), otlp: str = ""
 ) -> AsyncIterator[Router]:
     ports = ("--http-port", "0", "--grpc-port", "0", "--workers", worker)
-    process = await spawn([*ports, *flags], tmp=tmp, runner=runner)
+    process = await spawn([*ports, *flags], tmp=tmp, runner=runner, otlp=otlp)
     assert process.stdout is not None
     assert process.stderr is not None
     log = asyncio.create_task(process.stderr.read())  # kept empty, or the process would stop at a full pipe
@@ -216,3 +220,33 @@ async def test_a_wrong_configuration_is_named_with_status_2(arguments: list[str]
         out, err = await process.communicate()
     assert (process.returncode, out) == (2, b"")
     assert named in err.decode().splitlines()[-1]
+
+
+class Collector(trace_service_pb2_grpc.TraceServiceServicer):
+    """An OTLP endpoint that keeps every span."""
+
+    def __init__(self) -> None:
+        self.spans: list[Any] = []
+
+    async def Export(self, request: Any, context: object) -> Any:
+        self.spans += [span for r in request.resource_spans for s in r.scope_spans for span in s.spans]
+        return trace_service_pb2.ExportTraceServiceResponse()
+
+
+async def test_spans_are_exported_in_the_callers_trace_and_go_on_to_the_worker(tmp_path: Path) -> None:
+    collector, server = Collector(), rpc.server(receive_limit=1 << 20)
+    trace_service_pb2_grpc.add_TraceServiceServicer_to_server(collector, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    trace, parent = "a" * 32, "b" * 16
+    async with ScriptedWorker(script=echo) as worker:
+        async with router(tmp_path, worker.target, otlp=f"http://127.0.0.1:{port}") as running:
+            await running.event()
+            await running.http.post("/v1/completions", json=ASK, headers={"traceparent": f"00-{trace}-{parent}-01"})
+            (submit,) = await worker.submits()
+            running.process.terminate()
+            assert (await running.ended())[0] == 0
+    await server.stop(0)
+    (span,) = collector.spans
+    assert (span.trace_id.hex(), span.parent_span_id.hex()) == (trace, parent)
+    assert submit.traceparent == f"00-{trace}-{span.span_id.hex()}-01"

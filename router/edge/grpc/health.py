@@ -26,17 +26,17 @@ class HealthServicer(health_pb2_grpc.HealthServicer):
             return _Response.SERVICE_UNKNOWN
         return _Response.SERVING if self._ready() else _Response.NOT_SERVING
 
-    async def Check(self, request: health_pb2.HealthCheckRequest, context: _Context) -> health_pb2.HealthCheckResponse:  # noqa: N802
+    async def Check(self, request: health_pb2.HealthCheckRequest, context: _Context) -> health_pb2.HealthCheckResponse:
         """NOT_FOUND for a service that this server does not have."""
         status = self._status(request.service)
         if status == _Response.SERVICE_UNKNOWN:
             await context.abort(grpc.StatusCode.NOT_FOUND, "unknown service")
         return _Response(status=status)
 
-    async def Watch(  # noqa: N802
+    async def Watch(
         self,
         request: health_pb2.HealthCheckRequest,
-        context: _Context,  # noqa: ARG002 - gRPC's
+        context: _Context,
     ) -> AsyncIterator[health_pb2.HealthCheckResponse]:
         """The status now, and each time it changes."""
         told = None

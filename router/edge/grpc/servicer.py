@@ -47,13 +47,13 @@ class InferenceServicer(pb_grpc.InferenceServicer):
     def __init__(self, gate: Gate):
         self._gate = gate
 
-    async def Generate(self, request: pb.GenerateRequest, context: _Context) -> None:  # type: ignore[override]  # noqa: N802
+    async def Generate(self, request: pb.GenerateRequest, context: _Context) -> None:  # type: ignore[override]
         """Written message by message: a generator that waits in `yield` would not be closed by a cancellation."""
         caller = Caller(traceparent=_traceparent(context), remaining=context.time_remaining)
         async with _told(context):
             await context.write(await answer_to(self._gate, request, caller, context.write))
 
-    async def Session(  # type: ignore[override]  # noqa: N802
+    async def Session(  # type: ignore[override]
         self, request_iterator: AsyncIterator[pb.SessionRequest], context: _Context
     ) -> None:
         """See router/edge/grpc/session.py."""
@@ -65,7 +65,7 @@ class InferenceServicer(pb_grpc.InferenceServicer):
         async with _told(context):
             await Session(self._gate, caller).run(request_iterator, write)
 
-    async def Tokenize(self, request: pb.TokenizeRequest, context: _Context) -> pb.TokenizeResponse:  # noqa: N802
+    async def Tokenize(self, request: pb.TokenizeRequest, context: _Context) -> pb.TokenizeResponse:
         """Token ids of a text or a rendered chat."""
         async with _told(context):
             prompt = wire.tokenize_prompt_from_pb(request)
@@ -77,12 +77,12 @@ class InferenceServicer(pb_grpc.InferenceServicer):
         lengths = (card.max_model_len for card in self._gate.models() if model in ("", card.id))
         return next(lengths, 0)
 
-    async def Detokenize(self, request: pb.DetokenizeRequest, context: _Context) -> pb.DetokenizeResponse:  # noqa: N802
+    async def Detokenize(self, request: pb.DetokenizeRequest, context: _Context) -> pb.DetokenizeResponse:
         """The text of token ids."""
         async with _told(context):
             text = await self._gate.detokenize(request.model, list(request.tokens), request.skip_special_tokens)
             return pb.DetokenizeResponse(text=text)
 
-    async def ListModels(self, request: pb.ListModelsRequest, context: _Context) -> pb.ListModelsResponse:  # noqa: N802, ARG002
+    async def ListModels(self, request: pb.ListModelsRequest, context: _Context) -> pb.ListModelsResponse:
         """Every served model."""
         return pb.ListModelsResponse(models=[wire.card_to_pb(card) for card in self._gate.models()])

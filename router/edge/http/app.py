@@ -1,6 +1,7 @@
 """The HTTP application: OpenAI's API and the server's own endpoints, every error in OpenAI's shape."""
 
 from fastapi import FastAPI
+from fastapi.telemetry import TelemetryConfig
 from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp
 
@@ -14,6 +15,9 @@ OpenAI's API, served by Octavo. Fields marked *extension* are not OpenAI's. Fiel
 ignored; fields that it knows, cannot serve, and that would change the output, are refused. `null` means "not given".
 """
 
+# Requests are recorded by `Access`, once, as the gRPC edge records its own.
+_NO_TELEMETRY: TelemetryConfig = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
+
 
 def make_app(
     gate: Gate,
@@ -24,7 +28,14 @@ def make_app(
     keepalive: float = 15.0,
 ) -> ASGIApp:
     """The application. `keepalive`: seconds of silence after which a stream gets a comment."""
-    app = FastAPI(title="Octavo", version=version, description=_ABOUT, strict_content_type=False, redoc_url=None)
+    app = FastAPI(
+        title="Octavo",
+        version=version,
+        description=_ABOUT,
+        strict_content_type=False,
+        redoc_url=None,
+        telemetry=_NO_TELEMETRY,
+    )
     settings = Settings(fingerprint=f"octavo-{version}", keepalive=keepalive)
     app.include_router(generate.routes(gate, settings, max_body_bytes))
     app.include_router(system.model_routes(gate))

@@ -75,7 +75,7 @@ class Reply(Response):
         self._settings = settings
         self._created = int(time.time())
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         work = self._stream(send) if self._call.stream else self._whole(send)
         await until_gone(receive, work)
 
