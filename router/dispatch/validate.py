@@ -15,15 +15,15 @@ def check_prompt(prompt: Sequence[int], pool: Pool, param: str) -> None:
     """Raises InvalidRequest or ContextLengthExceeded naming `param`."""
     if not prompt:
         raise InvalidRequest(f"{param} must hold at least one token", param=param)
-    for wrong in (min(prompt), max(prompt)):
-        if not 0 <= wrong < pool.vocab_size:
-            message = f"{param} holds {wrong}, which is no token id of this model (0 to {pool.vocab_size - 1})"
-            raise InvalidRequest(message, param=param)
     if len(prompt) >= pool.max_model_len:
         raise ContextLengthExceeded(
             f"{param} has {len(prompt)} tokens; this model's context is {pool.max_model_len} tokens, output included",
             param=param,
         )
+    for wrong in (min(prompt), max(prompt)):
+        if not 0 <= wrong < pool.vocab_size:
+            message = f"{param} holds {wrong}, which is no token id of this model (0 to {pool.vocab_size - 1})"
+            raise InvalidRequest(message, param=param)
 
 
 def _max_tokens(request: GenerateRequest, room: int, prompt_len: int) -> int:

@@ -9,7 +9,7 @@ from router.text.tokenizer import ModelText
 
 
 class TextThreads:
-    """A few threads for templates and tokenizers. The tokenizers library works without Python's lock."""
+    """A few threads for templates and tokenizers. Of the tokenizers library, only calls that let go of Python's lock are used."""
 
     def __init__(self, count: int = 2):
         self._pool = ThreadPoolExecutor(max_workers=count, thread_name_prefix="text")

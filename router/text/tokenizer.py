@@ -83,7 +83,9 @@ class ModelText:
             text.encode()
         except UnicodeEncodeError as error:
             raise InvalidRequest(f"{param} holds half of a surrogate pair", param=param) from error
-        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        # Only the batch calls let go of Python's lock: `encode` would hold up the event loop from any thread.
+        (encoding,) = self.tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        ids: list[int] = encoding.ids
         return ids
 
 
