@@ -10,7 +10,18 @@ import pytest
 
 from tests.conftest import ROOT
 
-COPIED = ("protos", "shared", "router", "worker", "kernels", "octavo", "tools", "pyproject.toml", "constraints.txt", "Makefile")
+COPIED = (
+    "protos",
+    "shared",
+    "router",
+    "worker",
+    "kernels",
+    "octavo",
+    "tools",
+    "pyproject.toml",
+    "constraints.txt",
+    "Makefile",
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,7 +30,9 @@ def test_an_import_against_the_layers_is_refused(tree: Tree, name: str, statemen
     assert broken in verdict.output
 
 
-@pytest.mark.parametrize("name", ["router/request.py", "shared/types.py", "worker/scheduler/scheduler.py", "worker/plan.py"])
+@pytest.mark.parametrize(
+    "name", ["router/request.py", "shared/types.py", "worker/scheduler/scheduler.py", "worker/plan.py"]
+)
 def test_torch_above_the_engine_is_refused(tree: Tree, name: str) -> None:
     tree.append(name, "\nimport torch\n")
     verdict = tree.check("check-imports")
@@ -116,9 +118,22 @@ def test_make_proto_mends_stale_stubs(tree: Tree) -> None:
     assert tree.check("check-stubs").passed
 
 
-def test_unformatted_code_a_lint_fault_and_a_type_error_are_refused(tree: Tree) -> None:
-    tree.append("shared/planted.py", '"""Planted."""\n\nimport os\n\n\ndef planted(value:int) -> str:\n    return value\n')
-    refused = {target: tree.check(target) for target in ("check-format", "check-lint")}
-    assert "shared/planted.py" in refused["check-format"].output
-    assert "F401" in refused["check-lint"].output
-    assert not any(verdict.passed for verdict in refused.values())
+@pytest.mark.parametrize(
+    ("target", "name", "text", "named"),
+    [
+        ("check-format", "shared/planted.py", '"""Planted."""\n\nVALUE=1\n', "shared/planted.py"),
+        ("check-lint", "shared/planted.py", '"""Planted."""\n\nimport os\n', "F401"),
+        ("check-lint", "shared/planted.py", "VALUE = 1\n", "D100"),
+        (
+            "check-types",
+            "shared/planted.py",
+            '"""Planted."""\n\n\ndef planted(value):\n    return value\n',
+            "shared/planted.py:4",
+        ),
+    ],
+)
+def test_form_and_types_are_held(tree: Tree, target: str, name: str, text: str, named: str) -> None:
+    tree.append(name, text)
+    verdict = tree.check(target)
+    assert not verdict.passed
+    assert named in verdict.output
