@@ -18,7 +18,7 @@ from kernels.kv import BLOCK, KVPool
 CHUNK = 64  # positions: sums over KV are made of partial sums of this many
 SPLIT = 512  # positions: one softmax rescaling each
 TILE = 32  # queries
-_PIECE = 1 << 24  # float32 values of KV and scores that one piece may hold at a time
+_PIECE = 1 << 22  # float32 values of KV and scores that one piece may hold at a time: what the caches keep
 
 _Ints = npt.NDArray[np.int64]
 

@@ -1,0 +1,1 @@
+"""The runner: plans in, tokens out."""

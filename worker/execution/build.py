@@ -1,0 +1,79 @@
+"""From a checkpoint and a configuration to a runner."""
+
+import torch
+
+from kernels.backend import Backend, backend
+from kernels.kv import KVPool, block_bytes
+from kernels.rotary.table import rotary_table
+from worker.execution.config import RunnerConfig
+from worker.execution.memory import InsufficientMemory, KvSize, auto_budget, size_kv
+from worker.execution.numerics import numerics_id
+from worker.execution.runner import ModelRunner
+from worker.execution.state import SlotState
+from worker.layers.weights import torch_dtype
+from worker.models.checkpoint import Checkpoint
+from worker.models.decoder import Decoder, Progress, load
+from worker.models.errors import ModelError
+from worker.models.spec import DecoderSpec
+from worker.sampling.state import SamplingState
+
+__all__ = ["InsufficientMemory", "ModelError", "ModelRunner", "RunnerConfig", "build"]
+
+
+def build(checkpoint: Checkpoint, config: RunnerConfig, progress: Progress = lambda done, total: None) -> ModelRunner:
+    """Load the model, size and allocate the KV cache. `progress(done, total)` counts layers.
+
+    Raises ModelError (what is wrong with the checkpoint or does not fit it) and InsufficientMemory.
+    """
+    torch.set_num_threads(config.threads)
+    ops = backend(config.backend)
+    with torch.inference_mode():
+        model = load(checkpoint, torch_dtype(config.dtype), ops, invariant=config.deterministic, progress=progress)
+        return _assemble(checkpoint, config, ops, model)
+
+
+def _assemble(checkpoint: Checkpoint, config: RunnerConfig, ops: Backend, model: Decoder) -> ModelRunner:
+    size = _size(model.spec, config)
+    return ModelRunner(
+        model=model,
+        ops=ops,
+        pool=_pool(model.spec, config, size.blocks),
+        rotary=rotary_table(model.spec.rotary, size.max_model_len + 1),
+        slots=SlotState(config.max_running, size.max_model_len),
+        sampling=SamplingState(config.max_running, checkpoint.eos_token_ids),
+        max_model_len=size.max_model_len,
+        kv_bytes=size.bytes,
+        numerics_id=numerics_id(config, ops, checkpoint.revision),
+        threads=config.threads,
+        depth=config.depth,
+    )
+
+
+def _pool(spec: DecoderSpec, config: RunnerConfig, blocks: int) -> KVPool:
+    return KVPool.allocate(
+        layers=spec.layers,
+        kv_heads=spec.attention.kv_heads,
+        head_dim=spec.attention.head_dim,
+        blocks=blocks,
+        dtype=torch_dtype(config.dtype),
+    )
+
+
+def _size(spec: DecoderSpec, config: RunnerConfig) -> KvSize:
+    """Sized when the weights are in memory, so that what is free is free."""
+    if config.max_model_len > spec.max_positions:
+        raise ModelError(f"max_model_len {config.max_model_len} is over the model's own {spec.max_positions}")
+    one = block_bytes(
+        layers=spec.layers,
+        kv_heads=spec.attention.kv_heads,
+        head_dim=spec.attention.head_dim,
+        dtype=torch_dtype(config.dtype),
+    )
+    return size_kv(
+        block_bytes=one,
+        budget=auto_budget() if config.kv_bytes is None else config.kv_bytes,
+        wanted_len=config.max_model_len,
+        model_len=spec.max_positions,
+        max_running=config.max_running,
+        capped=config.kv_bytes is None,
+    )

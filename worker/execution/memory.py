@@ -1,0 +1,103 @@
+"""How much memory there is, and how many KV blocks to make of it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from kernels.kv import BLOCK
+
+_AUTO_SHARE = 0.5  # of free memory for KV; the rest is for activations, the page cache and neighbours
+_UNLIMITED = 1 << 60  # cgroup v1 writes a huge number where there is no limit
+
+
+class InsufficientMemory(Exception):
+    """Not even one sequence of the wanted length fits. The message names needed, available and the longest context that would fit."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KvSize:
+    """What was chosen: blocks of 16 positions, their bytes, and the longest sequence."""
+
+    blocks: int
+    bytes: int
+    max_model_len: int
+
+
+def size_kv(
+    *, block_bytes: int, budget: int, wanted_len: int, model_len: int, max_running: int, capped: bool
+) -> KvSize:
+    """Blocks that `budget` bytes hold, and the longest sequence: `wanted_len`, or where that is 0 what model and budget allow.
+
+    `capped`: no more blocks than every slot could use twice over (where nobody asked for so many bytes).
+    """
+    fitting = max(0, budget) // block_bytes
+    length = wanted_len or min(model_len, fitting * BLOCK)
+    needed = -(-length // BLOCK)
+    if length < 1 or needed > fitting:
+        raise InsufficientMemory(
+            _message(max(needed, 1) * block_bytes, budget, wanted_len or model_len, fitting * BLOCK)
+        )
+    blocks = min(fitting, 2 * max_running * needed) if capped else fitting
+    return KvSize(blocks=blocks, bytes=blocks * block_bytes, max_model_len=length)
+
+
+def auto_budget(root: Path = Path("/")) -> int:
+    """KV bytes to use where no number was given."""
+    return int(available_memory(root) * _AUTO_SHARE)
+
+
+def available_memory(root: Path = Path("/")) -> int:
+    """Bytes that this process may still take: the machine's, or less where a control group limits it. `root` holds proc and sys."""
+    return min([_mem_available(root), *_group_rests(root)])
+
+
+def _message(needed: int, available: int, length: int, fits: int) -> str:
+    return (
+        f"not enough memory for the KV cache: one sequence of {length} tokens needs {_mib(needed)}, available are {_mib(available)}; "
+        f"the longest context that would fit is {fits} tokens (see --max-model-len and --kv-memory)"
+    )
+
+
+def _mib(count: int) -> str:
+    return f"{count / (1 << 20):.1f} MiB"
+
+
+def _mem_available(root: Path) -> int:
+    for line in (root / "proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    raise OSError(f"{root / 'proc/meminfo'} does not tell MemAvailable")
+
+
+def _group_rests(root: Path) -> Iterator[int]:
+    """What each control group of this process has left, version 2 up to its root, then version 1."""
+    for line in _lines(root / "proc/self/cgroup"):
+        number, controllers, path = line.split(":", 2)
+        if number == "0":
+            yield from _rests(root / "sys/fs/cgroup", path, "memory.max", "memory.current", "inactive_file")
+        elif "memory" in controllers.split(","):
+            base = root / "sys/fs/cgroup/memory"
+            yield from _rests(base, path, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+
+
+def _rests(base: Path, path: str, limit: str, usage: str, cache: str) -> Iterator[int]:
+    group = base / path.lstrip("/")
+    for folder in (group, *group.parents):
+        most = _lines(folder / limit)
+        if most and most[0] != "max" and int(most[0]) < _UNLIMITED:
+            yield max(0, int(most[0]) - int(_lines(folder / usage)[0]) + _stat(folder / "memory.stat", cache))
+        if folder == base:
+            return
+
+
+def _stat(file: Path, key: str) -> int:
+    """One of memory.stat's numbers; page cache that the system gives back counts as free."""
+    return next((int(line.split()[1]) for line in _lines(file) if line.split()[0] == key), 0)
+
+
+def _lines(file: Path) -> list[str]:
+    """The file's lines; none where it cannot be read (other kernels, other layouts)."""
+    try:
+        return file.read_text().splitlines()
+    except OSError:
+        return []

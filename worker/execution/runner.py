@@ -1,0 +1,106 @@
+"""Runs plans on one model, in order: the engine's executor."""
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import torch
+
+from kernels.backend import Backend
+from kernels.kv import KVPool
+from kernels.rotary.table import RotaryTable
+from worker.execution.inputs import step_inputs
+from worker.execution.state import SlotState
+from worker.models.decoder import Decoder
+from worker.plan import Pending, StepPlan, StepResult
+from worker.sampling.sampler import Sampler
+from worker.sampling.state import SamplingState
+
+_NOTHING = StepResult(tokens=(), logprobs=(), errors=())
+
+
+class ModelRunner:
+    """A `worker.plan.Executor`. At depth 0 a step runs inside `execute`; at depth 1 on a thread of the runner's, in order."""
+
+    def __init__(
+        self,
+        *,
+        model: Decoder,
+        ops: Backend,
+        pool: KVPool,
+        rotary: RotaryTable,
+        slots: SlotState,
+        sampling: SamplingState,
+        max_model_len: int,
+        kv_bytes: int,
+        numerics_id: str,
+        threads: int,
+        depth: int,
+    ):
+        self._model, self._ops, self._pool, self._rotary = model, ops, pool, rotary
+        self._slots, self._sampling, self._sampler = slots, sampling, Sampler(sampling, ops)
+        self._threads = threads
+        self._worker = ThreadPoolExecutor(1, "octavo-step") if depth else None
+        self.max_model_len = max_model_len
+        self.kv_bytes = kv_bytes
+        self.numerics_id = numerics_id
+
+    @property
+    def depth(self) -> int:
+        """Steps that may be in flight when the next is planned."""
+        return 1 if self._worker else 0
+
+    @property
+    def num_blocks(self) -> int:
+        """KV blocks."""
+        return self._pool.blocks
+
+    @property
+    def vocab_size(self) -> int:
+        """Rows of the head."""
+        return self._model.spec.vocab_size
+
+    def execute(self, plan: StepPlan) -> Pending:
+        """Start a step. What makes it fail is raised by the pending's `result`."""
+        if self._worker:
+            return self._worker.submit(self._run, plan)
+        return _at_once(lambda: self._run(plan))
+
+    def close(self) -> None:
+        """Wait for what runs and end the thread."""
+        if self._worker:
+            self._worker.shutdown()
+
+    def _run(self, plan: StepPlan) -> StepResult:
+        torch.set_num_threads(self._threads)  # counts for the calling thread alone
+        with torch.inference_mode():
+            self._begin(plan)
+            return self._compute(plan) if plan.chunks else _NOTHING
+
+    def _begin(self, plan: StepPlan) -> None:
+        self._slots.start(plan.starts)
+        for start in plan.starts:
+            self._sampling.start(start.slot, start.sampling, start.prompt_len, start.choice_index)
+        self._slots.write_tables(plan.tables)
+        if plan.copies:
+            self._pool.copy_blocks([copy.source for copy in plan.copies], [copy.target for copy in plan.copies])
+
+    def _compute(self, plan: StepPlan) -> StepResult:
+        inputs = step_inputs(plan, self._slots)
+        step = self._ops.prepare(inputs.batch, self._pool, self._rotary, self._model.spec.attention)
+        hidden = self._model.forward(inputs.tokens, step, self._pool)
+        return self._sample(plan, hidden, inputs.rows, inputs.row_of_sample) if plan.samples else _NOTHING
+
+    def _sample(self, plan: StepPlan, hidden: torch.Tensor, rows: torch.Tensor, of: torch.Tensor) -> StepResult:
+        logits = self._model.logits(hidden, rows).index_select(0, of)
+        sampled = self._sampler.sample(logits, plan.samples)
+        self._slots.put([row.slot for row in plan.samples], [row.position for row in plan.samples], sampled.tokens)
+        return StepResult(tokens=sampled.tokens.tolist(), logprobs=sampled.logprobs, errors=sampled.errors)
+
+
+def _at_once(run: Callable[[], StepResult]) -> Pending:
+    done: Future[StepResult] = Future()
+    try:
+        done.set_result(run())
+    except Exception as error:
+        done.set_exception(error)
+    return done

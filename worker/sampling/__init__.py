@@ -1,0 +1,1 @@
+"""Sampling state of the slots, and logprobs."""
