@@ -1,4 +1,6 @@
-"""What the ops need of a model's weights, op by op. Norm weights are float32 vectors; projections are packed and opaque."""
+"""What the ops need of a model's weights, op by op. Norm weights are float32 vectors; projections are packed and
+opaque.
+"""
 
 from dataclasses import dataclass
 from typing import Literal

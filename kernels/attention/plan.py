@@ -1,8 +1,9 @@
 """How one step's attention is cut into dense pieces. Made once a step, used by every layer.
 
-Queries are cut into *tiles* of consecutive positions of one chunk: of 1 for chunks of one token (decode), of 32 for the others, so that
-padding stays small whatever the mix. Tiles are sorted by how far they look back, and KV is walked in *splits* at multiples of 512 from
-absolute position 0: the tiles that reach a split are a prefix of the list, so that short contexts never pay for long ones.
+Queries are cut into *tiles* of consecutive positions of one chunk: of 1 for chunks of one token (decode), of 32 for
+the others, so that padding stays small whatever the mix. Tiles are sorted by how far they look back, and KV is walked
+in *splits* at multiples of 512 from absolute position 0: the tiles that reach a split are a prefix of the list, so
+that short contexts never pay for long ones.
 """
 
 from collections.abc import Iterator
@@ -35,8 +36,9 @@ class Split:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Piece:
-    """Some tiles of `height` queries. `queries` int64 [tiles * height] are token numbers (the last one repeated as padding);
-    of the results, those at `kept` belong to the tokens `targets`."""
+    """Some tiles of `height` queries. `queries` int64 [tiles * height] are token numbers (the last one repeated as
+    padding); of the results, those at `kept` belong to the tokens `targets`.
+    """
 
     tiles: int
     height: int
@@ -68,7 +70,8 @@ class _Tiles:
 
 
 def plan(starts: _Ints, lengths: _Ints, tables: torch.Tensor, spec: AttentionSpec, pool: KVPool) -> tuple[Piece, ...]:
-    """Chunk c computes positions starts[c] .. starts[c] + lengths[c] - 1; row c of `tables` int64 [chunks, blocks] names its blocks.
+    """Chunk c computes positions starts[c] .. starts[c] + lengths[c] - 1; row c of `tables` int64 [chunks, blocks]
+    names its blocks.
 
     Tokens are numbered chunk after chunk.
     """

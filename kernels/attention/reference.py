@@ -1,8 +1,8 @@
 """Attention with an online softmax (Milakov and Gimelshein, 2018; Dao et al., 2022), float32 throughout.
 
-One order of sums for prefill and decode alike: within a split of 512 positions the maximum is exact, sums run over chunks of 64 from left
-to right, and splits are merged from left to right. Positions that are not seen add exact zeros. Matrix products get at least 16 rows,
-because the library sums in another order for very few.
+One order of sums for prefill and decode alike: within a split of 512 positions the maximum is exact, sums run over
+chunks of 64 from left to right, and splits are merged from left to right. Positions that are not seen add exact zeros.
+Matrix products get at least 16 rows, because the library sums in another order for very few.
 """
 
 import torch
@@ -40,7 +40,9 @@ def _attend(q: torch.Tensor, piece: Piece, pool: KVPool, layer: int, spec: Atten
 
 
 def _scores(rows: torch.Tensor, k: torch.Tensor, split: Split, softcap: float | None) -> torch.Tensor:
-    """rows [n, kv_heads, R, head_dim] x k [n, kv_heads, width, head_dim] -> [n, kv_heads, R, width], -inf where not seen."""
+    """rows [n, kv_heads, R, head_dim] x k [n, kv_heads, width, head_dim] -> [n, kv_heads, R, width], -inf where not
+    seen.
+    """
     scores = rows @ k.transpose(-1, -2)
     if softcap is not None:
         scores = scores.div_(softcap).tanh_().mul_(softcap)
@@ -65,7 +67,9 @@ def _fold(s: torch.Tensor, v: torch.Tensor, total: torch.Tensor, weight: torch.T
 
 
 def _stack(q: torch.Tensor, piece: Piece, spec: AttentionSpec) -> torch.Tensor:
-    """[tiles, kv_heads, R, head_dim]: the rows of a KV head are its query heads times the tile's queries, then zeros up to 16."""
+    """[tiles, kv_heads, R, head_dim]: the rows of a KV head are its query heads times the tile's queries, then zeros
+    up to 16.
+    """
     tiled = q.index_select(0, piece.queries).view(piece.tiles, piece.height, spec.kv_heads, -1, spec.head_dim)
     rows = tiled.permute(0, 2, 3, 1, 4).flatten(2, 3)
     missing = -(-max(0, _MIN_ROWS - rows.shape[2]) // piece.height) * piece.height

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AttentionSpec:
-    """`scale` multiplies q.k; `window` positions up to and including a query's own are seen (None: all); scores pass through
-    softcap * tanh(score / softcap) when `softcap` is given."""
+    """`scale` multiplies q.k; `window` positions up to and including a query's own are seen (None: all); scores pass
+    through softcap * tanh(score / softcap) when `softcap` is given.
+    """
 
     heads: int
     kv_heads: int

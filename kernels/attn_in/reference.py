@@ -11,7 +11,9 @@ from kernels.weights import AttnIn
 
 
 def attn_in(x: torch.Tensor, weights: AttnIn, step: Prepared, pool: KVPool, layer: int) -> torch.Tensor:
-    """x float32 [tokens, hidden] -> rotated queries, float32 [tokens, heads, head_dim]; K and V go to `layer` of the pool."""
+    """x float32 [tokens, hidden] -> rotated queries, float32 [tokens, heads, head_dim]; K and V go to `layer` of the
+    pool.
+    """
     qkv = linear(rms_norm(x, weights.norm), weights.qkv).view(x.shape[0], -1, weights.head_dim)
     turned = rotate(qkv[:, : weights.heads + weights.kv_heads], step.cos, step.sin)
     pool.write(layer, step.writes, turned[:, weights.heads :], qkv[:, weights.heads + weights.kv_heads :])

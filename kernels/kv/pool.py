@@ -1,7 +1,8 @@
 """Keys and values of all layers in blocks of 16 positions, addressed by *place*: block * 16 + offset.
 
-Layout: [layers, 2 (K, V), kv_heads, (blocks + 1) * 16, head_dim]. The block after the last is null: it is zero, nobody writes to it, and
-positions that a query must not see are read from it, so that what lies in unwritten places (NaN, even) never reaches a result.
+Layout: [layers, 2 (K, V), kv_heads, (blocks + 1) * 16, head_dim]. The block after the last is null: it is zero, nobody
+writes to it, and positions that a query must not see are read from it, so that what lies in unwritten places (NaN,
+even) never reaches a result.
 """
 
 from collections.abc import Sequence
@@ -52,7 +53,9 @@ class KVPool:
         return (self._heads + places[None, :, None, :]).flatten()
 
     def write(self, layer: int, index: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
-        """Store k and v [tokens, kv_heads, head_dim] at the rows of `index(places[:, None])`, places int64 [tokens], all distinct."""
+        """Store k and v [tokens, kv_heads, head_dim] at the rows of `index(places[:, None])`, places int64 [tokens],
+        all distinct.
+        """
         values = torch.stack((k.to(self._data.dtype), v.to(self._data.dtype))).view(-1, self._head_dim)
         self._rows(layer).index_copy_(0, index, values)
 
@@ -74,7 +77,9 @@ class KVPool:
         self._blocked().index_copy_(3, self._ids(targets), self._blocked().index_select(3, self._ids(sources)))
 
     def export(self, blocks: Sequence[int]) -> torch.Tensor:
-        """The blocks' content, opaque, one block after another on the first axis; `import_` of a pool of equal shape takes it."""
+        """The blocks' content, opaque, one block after another on the first axis; `import_` of a pool of equal shape
+        takes it.
+        """
         return self._blocked().index_select(3, self._ids(blocks)).movedim(3, 0).contiguous()
 
     def import_(self, blocks: Sequence[int], content: torch.Tensor) -> None:

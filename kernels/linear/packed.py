@@ -1,8 +1,9 @@
 """Packing a weight for the matrix multiplication that this machine does best, and the row tiles that keep it exact.
 
-A GEMM library may sum over K in another order for another number of rows, so that one request's bits would depend on its batch. We
-therefore multiply a fixed number of rows at a time, padding the last tile with zeros: every row then sees the same kernel. Other tile
-heights are used only where a probe with the weight's own shape shows that they give the same bits as the canonical one.
+A GEMM library may sum over K in another order for another number of rows, so that one request's bits would depend on
+its batch. We therefore multiply a fixed number of rows at a time, padding the last tile with zeros: every row then
+sees the same kernel. Other tile heights are used only where a probe with the weight's own shape shows that they give
+the same bits as the canonical one.
 """
 
 from collections.abc import Callable
@@ -18,7 +19,9 @@ _OTHERS = (16, 256, 512)  # fewer rows for small batches, more for prefill
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class PackedLinear:
-    """A weight [n, k] that only the kernels look into. `tiles` are the allowed numbers of rows, ascending; empty = any number."""
+    """A weight [n, k] that only the kernels look into. `tiles` are the allowed numbers of rows, ascending; empty = any
+    number.
+    """
 
     n: int
     k: int
@@ -41,7 +44,8 @@ def pack(
     *,
     invariant: bool = True,
 ) -> PackedLinear:
-    """Pack `weight` [n, k], float32, bfloat16 or float16. `invariant`: a row's result does not depend on the other rows' number.
+    """Pack `weight` [n, k], float32, bfloat16 or float16. `invariant`: a row's result does not depend on the other
+    rows' number.
 
     Raises ValueError for a quantisation that no kernel serves.
     """
@@ -84,8 +88,10 @@ def _block(weight: torch.Tensor) -> torch.Tensor:
 
 
 @cache
-def _tiles(n: int, k: int, dtype: torch.dtype, blocked: bool, threads: int) -> tuple[int, ...]:
-    """Tile heights that give equal bits for a weight of this shape; pure in its arguments on one machine (`threads` is the current number)."""
+def _tiles(n: int, k: int, dtype: torch.dtype, blocked: bool, _threads: int) -> tuple[int, ...]:
+    """Tile heights that give equal bits for a weight of this shape; pure in its arguments on one machine (`_threads` is
+    the current number).
+    """
     draw = torch.Generator().manual_seed(n * 1_000_003 + k)
     weight = torch.randn(n, k, generator=draw).to(dtype)
     packed = _block(weight) if blocked else weight

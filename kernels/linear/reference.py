@@ -18,8 +18,9 @@ def linear(x: torch.Tensor, w: PackedLinear) -> torch.Tensor:
 def linear_float32(x: torch.Tensor, w: PackedLinear) -> torch.Tensor:
     """x [rows, k] -> [rows, n] float32, without rounding sums to a half-precision weight's dtype.
 
-    The library rounds its float32 sums to the weight's dtype. A second pass adds -y to the same sums before they are rounded, which gives
-    what the first rounding lost: y + r carries twice the digits. That costs less than reading a float32 copy of the weight.
+    The library rounds its float32 sums to the weight's dtype. A second pass adds -y to the same sums before they are
+    rounded, which gives what the first rounding lost: y + r carries twice the digits. That costs less than reading a
+    float32 copy of the weight.
     """
     x = x.to(w.dtype)
     if w.dtype == torch.float32:

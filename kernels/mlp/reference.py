@@ -8,8 +8,9 @@ from kernels.weights import Mlp
 
 
 def silu(x: torch.Tensor) -> torch.Tensor:
-    """x * sigmoid(x), through exp: torch's own silu and sigmoid round the last few elements of a buffer another way, so that a row's bits
-    would depend on where it stands."""
+    """x * sigmoid(x), through exp: torch's own silu and sigmoid round the last few elements of a buffer another way,
+    so that a row's bits would depend on where it stands.
+    """
     return x / (torch.exp(-x) + 1)
 
 

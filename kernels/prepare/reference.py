@@ -14,8 +14,9 @@ from kernels.rotary.table import RotaryTable
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Batch:
-    """One step: chunk c computes positions starts[c] .. starts[c] + lengths[c] - 1 (lengths > 0) of a sequence whose blocks are row c of
-    `tables` int64 [chunks, blocks]. Tokens are numbered chunk after chunk."""
+    """One step: chunk c computes positions starts[c] .. starts[c] + lengths[c] - 1 (lengths > 0) of a sequence whose
+    blocks are row c of `tables` int64 [chunks, blocks]. Tokens are numbered chunk after chunk.
+    """
 
     starts: npt.NDArray[np.int64]
     lengths: npt.NDArray[np.int64]
@@ -24,7 +25,9 @@ class Batch:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Prepared:
-    """`cos` and `sin` float32 [tokens, dim / 2], where K and V are written, and how attention is cut. Opaque outside the kernels."""
+    """`cos` and `sin` float32 [tokens, dim / 2], where K and V are written, and how attention is cut. Opaque outside
+    the kernels.
+    """
 
     cos: torch.Tensor
     sin: torch.Tensor

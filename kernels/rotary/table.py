@@ -1,6 +1,7 @@
 """Rotary frequencies and the table of cosines and sines.
 
-All in float32, step by step as the models were trained: a table of better precision would be another model at long positions.
+All in float32, step by step as the models were trained: a table of better precision would be another model at long
+positions.
 """
 
 import math
@@ -43,7 +44,9 @@ def frequencies(spec: RotarySpec) -> torch.Tensor:
 
 
 def _llama3(inverse: torch.Tensor, s: Llama3Scaling) -> torch.Tensor:
-    """Wavelengths beyond the original context are stretched by `factor`, short ones kept, those between interpolated."""
+    """Wavelengths beyond the original context are stretched by `factor`, short ones kept, those between
+    interpolated.
+    """
     wavelength = 2 * math.pi / inverse
     smooth = (s.original_max_position / wavelength - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor)
     between = (1 - smooth) * inverse / s.factor + smooth * inverse

@@ -1,7 +1,9 @@
-"""top_k, top_p and min_p as one threshold a row: every token whose scaled logit is at least the threshold stays, ties included.
+"""top_k, top_p and min_p as one threshold a row: every token whose scaled logit is at least the threshold stays, ties
+included.
 
-Order: temperature, top_k, top_p (of the mass that top_k left), min_p (against the most likely token). A row's threshold is the same
-whatever the other rows ask for: sums that decide are float64 over sorted values of that row alone.
+Order: temperature, top_k, top_p (of the mass that top_k left), min_p (against the most likely token). A row's
+threshold is the same whatever the other rows ask for: sums that decide are float64 over sorted values of that row
+alone.
 """
 
 import torch
@@ -14,7 +16,8 @@ _HEADS = (
 
 
 def threshold(scaled: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor, min_p: torch.Tensor) -> torch.Tensor:
-    """scaled float32 [rows, vocabulary] (logits over temperature); top_k int64 (0 off), top_p and min_p float32, [rows] each.
+    """scaled float32 [rows, vocabulary] (logits over temperature); top_k int64 (0 off), top_p and min_p float32,
+    [rows] each.
 
     Returns float32 [rows, 1].
     """

@@ -1,4 +1,6 @@
-"""Philox4x32-10 (Salmon et al., SC 2011): random words as a pure function of key and counter, with uint32 kept in int64 tensors."""
+"""Philox4x32-10 (Salmon et al., SC 2011): random words as a pure function of key and counter, with uint32 kept in
+int64 tensors.
+"""
 
 import torch
 
@@ -23,8 +25,10 @@ def philox4x32(counter: Words, key: Words) -> Words:
 
 
 def uniform(seed: Words, position: torch.Tensor, choice: torch.Tensor, use: int) -> torch.Tensor:
-    """float64 [n] in [0, 1): the first word times 2^-32, with key = seed (low word, high word) and counter = (output position, choice
-    index, use, 0). `use` is 0 to sample, 1 to accept a speculated token, 2 to sample from a residual."""
+    """float64 [n] in [0, 1): the first word times 2^-32, with key = seed (low word, high word) and counter = (output
+    position, choice index, use, 0). `use` is 0 to sample, 1 to accept a speculated token, 2 to sample from a
+    residual.
+    """
     words = philox4x32((position, choice, torch.full_like(position, use), torch.zeros_like(position)), seed)
     return words[0].double() * 2.0**-32
 

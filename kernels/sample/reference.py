@@ -1,6 +1,7 @@
 """Drawing a token by the inverse of the cumulative distribution, in vocabulary order.
 
-Sums within blocks of 1,024 tokens are float32, across blocks float64, so that every device that gets equal probabilities draws equally.
+Sums within blocks of 1,024 tokens are float32, across blocks float64, so that every device that gets equal
+probabilities draws equally.
 """
 
 from dataclasses import dataclass
@@ -13,8 +14,9 @@ from kernels.sample.philox import uniform
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Draw:
-    """How each row is drawn; all [rows]. `temperature`, `top_p`, `min_p` float32, the rest int64; `temperature` > 0; `seed_low` and
-    `seed_high` are the seed's words; `position` is the output position."""
+    """How each row is drawn; all [rows]. `temperature`, `top_p`, `min_p` float32, the rest int64; `temperature` > 0;
+    `seed_low` and `seed_high` are the seed's words; `position` is the output position.
+    """
 
     temperature: torch.Tensor
     top_k: torch.Tensor
@@ -41,8 +43,9 @@ def sample(logits: torch.Tensor, draw: Draw) -> torch.Tensor:
 
 
 def invert(weights: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
-    """weights float32 [rows, vocabulary] >= 0, u float64 [rows] in [0, 1) -> int64 [rows]: the first token at which the cumulative weight
-    passes u times the total."""
+    """weights float32 [rows, vocabulary] >= 0, u float64 [rows] in [0, 1) -> int64 [rows]: the first token at which
+    the cumulative weight passes u times the total.
+    """
     edges = block_sums(weights).double().cumsum(-1)
     target = u[:, None] * edges[:, -1:]
     block = _first(edges > target, edges.diff(dim=-1, prepend=torch.zeros_like(target)) > 0)
@@ -53,7 +56,9 @@ def invert(weights: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
 
 
 def _first(passed: torch.Tensor, positive: torch.Tensor) -> torch.Tensor:
-    """[rows, 1]: the first place that has passed and weighs something; where rounding left none, the last that weighs something."""
+    """[rows, 1]: the first place that has passed and weighs something; where rounding left none, the last that weighs
+    something.
+    """
     hit = passed & positive
     last = positive.shape[1] - 1 - positive.flip(-1).to(torch.uint8).argmax(-1, keepdim=True)
     return torch.where(hit.any(-1, keepdim=True), hit.to(torch.uint8).argmax(-1, keepdim=True), last)

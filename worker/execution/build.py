@@ -12,7 +12,7 @@ from worker.execution.runner import ModelRunner
 from worker.execution.state import SlotState
 from worker.layers.weights import torch_dtype
 from worker.models.checkpoint import Checkpoint
-from worker.models.decoder import Decoder, Progress, load
+from worker.models.decoder import Decoder, Progress, load, silent
 from worker.models.errors import ModelError
 from worker.models.spec import DecoderSpec
 from worker.sampling.state import SamplingState
@@ -20,7 +20,7 @@ from worker.sampling.state import SamplingState
 __all__ = ["InsufficientMemory", "ModelError", "ModelRunner", "RunnerConfig", "build"]
 
 
-def build(checkpoint: Checkpoint, config: RunnerConfig, progress: Progress = lambda done, total: None) -> ModelRunner:
+def build(checkpoint: Checkpoint, config: RunnerConfig, progress: Progress = silent) -> ModelRunner:
     """Load the model, size and allocate the KV cache. `progress(done, total)` counts layers.
 
     Raises ModelError (what is wrong with the checkpoint or does not fit it) and InsufficientMemory.

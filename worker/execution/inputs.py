@@ -12,8 +12,9 @@ from worker.plan import StepPlan
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class StepInputs:
-    """`tokens` int64 [tokens]; `rows` int64: the tokens whose logits are wanted, each once; `row_of_sample` int64 [samples]: which of them
-    a sample draws from."""
+    """`tokens` int64 [tokens]; `rows` int64: the tokens whose logits are wanted, each once; `row_of_sample` int64
+    [samples]: which of them a sample draws from.
+    """
 
     batch: Batch
     tokens: torch.Tensor

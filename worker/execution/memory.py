@@ -11,7 +11,9 @@ _UNLIMITED = 1 << 60  # cgroup v1 writes a huge number where there is no limit
 
 
 class InsufficientMemory(Exception):
-    """Not even one sequence of the wanted length fits. The message names needed, available and the longest context that would fit."""
+    """Not even one sequence of the wanted length fits. The message names needed, available and the longest context
+    that would fit.
+    """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,7 +28,8 @@ class KvSize:
 def size_kv(
     *, block_bytes: int, budget: int, wanted_len: int, model_len: int, max_running: int, capped: bool
 ) -> KvSize:
-    """Blocks that `budget` bytes hold, and the longest sequence: `wanted_len`, or where that is 0 what model and budget allow.
+    """Blocks that `budget` bytes hold, and the longest sequence: `wanted_len`, or where that is 0 what model and
+    budget allow.
 
     `capped`: no more blocks than every slot could use twice over (where nobody asked for so many bytes).
     """
@@ -47,7 +50,9 @@ def auto_budget(root: Path = Path("/")) -> int:
 
 
 def available_memory(root: Path = Path("/")) -> int:
-    """Bytes that this process may still take: the machine's, or less where a control group limits it. `root` holds proc and sys."""
+    """Bytes that this process may still take: the machine's, or less where a control group limits it. `root` holds
+    proc and sys.
+    """
     return min([_mem_available(root), *_group_rests(root)])
 
 

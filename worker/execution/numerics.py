@@ -12,7 +12,9 @@ from worker.execution.config import RunnerConfig
 
 
 def numerics_id(config: RunnerConfig, ops: Backend, revision: str) -> str:
-    """Hex digest over build, weights, dtype, instruction set, number of threads (libraries split sums by it) and flags."""
+    """Hex digest over build, weights, dtype, instruction set, number of threads (libraries split sums by it) and
+    flags.
+    """
     facts = {
         "build": _build(),
         "torch": torch.__version__,

@@ -19,7 +19,9 @@ _NOTHING = StepResult(tokens=(), logprobs=(), errors=())
 
 
 class ModelRunner:
-    """A `worker.plan.Executor`. At depth 0 a step runs inside `execute`; at depth 1 on a thread of the runner's, in order."""
+    """A `worker.plan.Executor`. At depth 0 a step runs inside `execute`; at depth 1 on a thread of the runner's, in
+    order.
+    """
 
     def __init__(
         self,
@@ -101,6 +103,6 @@ def _at_once(run: Callable[[], StepResult]) -> Pending:
     done: Future[StepResult] = Future()
     try:
         done.set_result(run())
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 (the future carries it to whoever asks for the result)
         done.set_exception(error)
     return done

@@ -9,8 +9,9 @@ from worker.plan import SlotStart, TableWrite
 
 
 class SlotState:
-    """`tokens` int64 [slots, max_model_len + 1] and `tables` int64 [slots, blocks]. One token past the longest sequence may be sampled
-    while its end has not been seen yet (depth 1)."""
+    """`tokens` int64 [slots, max_model_len + 1] and `tables` int64 [slots, blocks]. One token past the longest
+    sequence may be sampled while its end has not been seen yet (depth 1).
+    """
 
     def __init__(self, slots: int, max_model_len: int):
         self.tokens = torch.zeros(slots, max_model_len + 1, dtype=torch.int64)

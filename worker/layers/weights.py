@@ -1,4 +1,6 @@
-"""Reading tensors with their shapes checked, and packing them one by one so that no more than one layer exists twice."""
+"""Reading tensors with their shapes checked, and packing them one by one so that no more than one layer exists
+twice.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

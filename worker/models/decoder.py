@@ -1,4 +1,6 @@
-"""The decoder that every family of the registry runs as: a spec, its weights, and a loop over layers that calls only ops."""
+"""The decoder that every family of the registry runs as: a spec, its weights, and a loop over layers that calls only
+ops.
+"""
 
 from collections.abc import Callable
 
@@ -16,6 +18,10 @@ from worker.models.spec import DecoderSpec
 Progress = Callable[[int, int], None]
 
 
+def silent(_done: int, _total: int) -> None:
+    """A progress that tells nobody."""
+
+
 class Decoder:
     """Weights and the forward pass. Holds nothing that belongs to a request."""
 
@@ -26,7 +32,9 @@ class Decoder:
         self._ops = ops
 
     def forward(self, tokens: torch.Tensor, step: Prepared, pool: KVPool) -> torch.Tensor:
-        """tokens int64 [tokens] of the prepared step -> the residual stream after the last layer, [tokens, hidden]. Writes KV."""
+        """tokens int64 [tokens] of the prepared step -> the residual stream after the last layer, [tokens, hidden].
+        Writes KV.
+        """
         ops, spec = self._ops, self.spec.attention
         x = ops.embed(tokens, self._ends.embedding)
         for number, layer in enumerate(self._layers):
@@ -46,9 +54,11 @@ def load(
     ops: Backend,
     *,
     invariant: bool,
-    progress: Progress = lambda done, total: None,
+    progress: Progress = silent,
 ) -> Decoder:
-    """Read and pack layer by layer; `progress(done, total)` counts layers. ModelError tells what is wrong with the checkpoint."""
+    """Read and pack layer by layer; `progress(done, total)` counts layers. ModelError tells what is wrong with the
+    checkpoint.
+    """
     family = find(checkpoint.config)
     spec = family.spec(checkpoint.config)
     reader = WeightReader(checkpoint, dtype, invariant=invariant)

@@ -2,4 +2,6 @@
 
 
 class ModelError(Exception):
-    """The checkpoint is of a kind that is not served, or it is not whole. The message is one line and names what is at fault."""
+    """The checkpoint is of a kind that is not served, or it is not whole. The message is one line and names what is at
+    fault.
+    """

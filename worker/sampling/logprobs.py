@@ -15,8 +15,9 @@ def log_normaliser(logits: torch.Tensor) -> torch.Tensor:
 
 
 def logprobs(logits: torch.Tensor, tokens: torch.Tensor, wanted: Sequence[int]) -> list[TokenLogprobs]:
-    """For each row of logits float32 [rows, vocabulary]: the value of its token, and of the `wanted[row]` most likely, descending
-    (equal values by ascending token)."""
+    """For each row of logits float32 [rows, vocabulary]: the value of its token, and of the `wanted[row]` most likely,
+    descending (equal values by ascending token).
+    """
     normaliser = log_normaliser(logits)
     sampled = (logits.gather(1, tokens[:, None]) - normaliser)[:, 0].tolist()
     best = logits.topk(min(max(wanted), logits.shape[1]))

@@ -1,4 +1,6 @@
-"""From logits to a step's result: which rows are greedy, which are drawn, which want logprobs, which cannot be sampled."""
+"""From logits to a step's result: which rows are greedy, which are drawn, which want logprobs, which cannot be
+sampled.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
