@@ -1,0 +1,160 @@
+"""Who gets a place in a step: all blocks of the prompt, and a slot for each choice, or none of it."""
+
+from dataclasses import dataclass
+
+from worker.kvcache.cache import Hits, blocks_for
+from worker.scheduler.builder import StepBuilder
+from worker.scheduler.config import SchedulerConfig
+from worker.scheduler.fairness import PROMPT_COST, Accounts
+from worker.scheduler.lifecycle import Lifecycle
+from worker.scheduler.preemption import RoomMaker, Shortage, TenantShare
+from worker.scheduler.queue import Entry, Verdict, WaitingQueue
+from worker.scheduler.residents import Residents
+from worker.sequence import SequenceState
+
+ROOM_ATTEMPTS = 4  # entries a step for which victims are sought: each costs a pass over all that run
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Demand:
+    """`taken` blocks become unavailable by admission: new ones, and hits that no one uses now. `copies` follow when the choices fork."""
+
+    hits: Hits
+    taken: int
+    copies: int
+
+
+def _copies(sequences: int, tokens: int) -> int:
+    """Blocks that forks will need for what is partial at the prompt's end."""
+    return sequences - 1 if tokens % 16 else 0
+
+
+class Admission:
+    """Places waiting entries. In `run` the running sequences have had their turn already."""
+
+    def __init__(
+        self,
+        *,
+        config: SchedulerConfig,
+        queue: WaitingQueue,
+        residents: Residents,
+        lifecycle: Lifecycle,
+        accounts: Accounts,
+    ) -> None:
+        self._config = config
+        self._queue = queue
+        self._residents = residents
+        self._lifecycle = lifecycle
+        self._watermark = -int(-config.watermark * residents.cache.num_blocks // 1)
+        self._share = TenantShare(config, residents.cache.num_blocks, accounts)
+        self._rooms = RoomMaker(config=config, residents=residents, accounts=accounts, share=self._share)
+
+    def run(self, builder: StepBuilder, now: float) -> None:
+        """Admit as many as there is room and budget for, and schedule what the budget allows of them."""
+        if not len(self._queue) or builder.budget <= 0:
+            return
+        offers = _Offers(self, builder, now, promised=self._promised())
+        self._queue.offer(offers.place, now, lookahead=self._residents.slots.free > 0)
+
+    def _promised(self) -> int:
+        """Blocks that running sequences will need for copies of blocks which they share."""
+        cache, promised = self._residents.cache, 0
+        for seq in self._residents.running:
+            if seq.children:
+                promised += _copies(len(seq.children) + 1, len(seq.tokens))
+            elif seq.table is not None and cache.sharers(seq.table, seq.scheduled // 16) > 1:
+                promised += 1
+        return promised
+
+    def demand(self, entry: Entry) -> _Demand:
+        """What the entry takes."""
+        leader = entry.leader
+        length = len(leader.tokens)
+        hits = self._residents.cache.probe(leader.hash_blocks(self._hashed(leader)), length)
+        taken = blocks_for(length) - len(hits.blocks) + hits.idle
+        return _Demand(hits=hits, taken=taken, copies=_copies(len(entry.sequences), length))
+
+    def _hashed(self, seq: SequenceState) -> int:
+        return len(seq.tokens) // 16 if self._config.prefix_cache else 0
+
+    def allowed(self, entry: Entry, demand: _Demand) -> bool:
+        """Whether its tenant's share allows it."""
+        blocks = demand.taken + demand.copies
+        return self._share.allows(entry.account, slots=len(entry.sequences), blocks=blocks)
+
+    def shortage(self, entry: Entry, demand: _Demand, promised: int) -> Shortage:
+        """What it lacks now. The watermark is kept only while anything runs."""
+        reserve = promised + (self._watermark if self._residents.running else 0)
+        return Shortage(
+            slots=len(entry.sequences) - self._residents.slots.free,
+            blocks=demand.taken + demand.copies + reserve - self._residents.cache.available,
+        )
+
+    def admit(self, entry: Entry, demand: _Demand, builder: StepBuilder) -> None:
+        """Give it all it needs, and schedule it."""
+        self._queue.remove(entry)
+        self._residents.admit(entry.sequences, demand.hits)
+        self._account(entry, cached=len(demand.hits.blocks) * 16)
+        builder.add(entry.leader, min(entry.leader.pending, builder.budget))
+
+    def _account(self, entry: Entry, *, cached: int) -> None:
+        """At its first admission a request is charged its prompt; a replay is charged to no one."""
+        leader = entry.leader
+        if leader.cached_tokens is not None:
+            return
+        for seq in entry.sequences:
+            seq.cached_tokens = min(cached, seq.prompt_len)
+        self._lifecycle.placed(leader.request)
+        if not leader.request.spec.resumed:
+            leader.request.account.charge(PROMPT_COST * (len(leader.tokens) - cached))
+
+    def starving(self, entry: Entry, now: float) -> bool:
+        """Whether no other may be admitted past it any more."""
+        return now - entry.since >= self._config.starve_s
+
+    def make_room(self, entry: Entry, shortage: Shortage, now: float) -> bool:
+        """Preempt for it, if that is allowed and suffices."""
+        victims = self._rooms.victims(entry, shortage, now)
+        for seq in victims:
+            self._lifecycle.preempt(seq, now)
+        return bool(victims)
+
+    def soon(self, shortage: Shortage) -> bool:
+        """Whether what is short comes when the steps in flight retire."""
+        return shortage.slots <= self._residents.slots.soon and shortage.blocks <= self._residents.cache.soon
+
+
+class _Offers:
+    """One step's offers. `promised` blocks are spoken for."""
+
+    def __init__(self, admission: Admission, builder: StepBuilder, now: float, *, promised: int) -> None:
+        self._admission = admission
+        self._builder = builder
+        self._now = now
+        self._promised = promised
+        self._attempts = ROOM_ATTEMPTS
+
+    def place(self, entry: Entry) -> Verdict:
+        """Admit the entry, or say why not."""
+        if self._builder.budget <= 0:
+            return Verdict.STOP
+        if entry.leader.unknown:  # its last token is still in flight
+            return Verdict.PASSED
+        demand = self._admission.demand(entry)
+        if not self._admission.allowed(entry, demand):
+            return Verdict.PASSED
+        shortage = self._admission.shortage(entry, demand, self._promised)
+        if shortage.slots <= 0 and shortage.blocks <= 0:
+            self._promised += demand.copies
+            self._admission.admit(entry, demand, self._builder)
+            return Verdict.ADMITTED
+        return self._refuse(entry, shortage)
+
+    def _refuse(self, entry: Entry, shortage: Shortage) -> Verdict:
+        if self._admission.soon(shortage):
+            return Verdict.STOP
+        if self._attempts:
+            self._attempts -= 1
+            if self._admission.make_room(entry, shortage, self._now):
+                return Verdict.STOP
+        return Verdict.STOP if self._admission.starving(entry, self._now) else Verdict.PASSED

@@ -1,0 +1,114 @@
+"""Gathers one step: the plan for the runner, and what the scheduler must remember of it until it retires."""
+
+from dataclasses import dataclass
+
+from worker.plan import BlockCopy, Chunk, SampleRow, SlotStart, StepPlan, TableWrite
+from worker.scheduler.residents import Residents
+from worker.sequence import SequenceState
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Flight:
+    """A step in flight. `works` are (sequence, its incarnation then, positions computed when the step has retired)."""
+
+    step: int
+    planned_at: float
+    works: list[tuple[SequenceState, int, int]]
+    rows: list[SequenceState]  # whom each sample is for
+    prefill_tokens: int
+    decode_tokens: int
+
+
+class StepBuilder:
+    """One step in the making. `budget` is how many tokens it may still compute."""
+
+    def __init__(self, *, step: int, budget: int, residents: Residents) -> None:
+        self.step = step
+        self.budget = budget
+        self._residents = residents
+        self._starts: list[SlotStart] = []
+        self._tables: list[TableWrite] = []
+        self._copies: list[BlockCopy] = []
+        self._chunks: list[Chunk] = []
+        self._samples: list[SampleRow] = []
+        self._works: list[tuple[SequenceState, int, int]] = []
+        self._rows: list[SequenceState] = []
+        self._decode_tokens = 0
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to compute."""
+        return not self._chunks
+
+    def has_room(self, seq: SequenceState) -> bool:
+        """Make the block of the next position the sequence's own, by a new block or a copy; False where none is available."""
+        cache, table = self._residents.cache, seq.table
+        assert table is not None
+        entry = seq.scheduled // 16
+        sharers = cache.sharers(table, entry)
+        if sharers == 1:
+            return True
+        if not cache.available:
+            return False
+        if sharers:
+            self._copies.append(cache.diverge(table, entry, self.step))
+        else:
+            cache.grow(table)
+        return True
+
+    def add(self, seq: SequenceState, length: int) -> None:
+        """Compute the next `length` positions, and sample where that is all there is to compute."""
+        self._tell(seq)
+        chunk = len(self._chunks)
+        self._chunks.append(Chunk(seq.slot, seq.scheduled, length))
+        self.budget -= length
+        if length == 1:
+            self._decode_tokens += 1
+        seq.scheduled += length
+        seq.last_step = self.step
+        self._works.append((seq, seq.incarnation, seq.scheduled))
+        if seq.scheduled == len(seq.tokens) + seq.unknown:
+            self._sample(chunk, seq)
+            if seq.children:
+                self._fork(chunk, seq)
+
+    def _tell(self, seq: SequenceState) -> None:
+        assert seq.table is not None
+        if not seq.started:
+            self._starts.append(seq.slot_start())
+            seq.started = True
+        self._tables.extend(seq.table.writes(seq.slot))
+
+    def _sample(self, chunk: int, seq: SequenceState) -> None:
+        self._samples.append(SampleRow(chunk, seq.slot, seq.scheduled))
+        self._rows.append(seq)
+        seq.unknown += 1
+
+    def _fork(self, chunk: int, leader: SequenceState) -> None:
+        """Each of the leader's children draws its first token from the leader's prefill."""
+        for child in self._residents.fork(leader, self.step):
+            self._tell(child)
+            self._works.append((child, child.incarnation, child.scheduled))
+            self._sample(chunk, child)
+
+    def plan(self) -> StepPlan:
+        """What the runner gets."""
+        return StepPlan(
+            step=self.step,
+            starts=tuple(self._starts),
+            tables=tuple(self._tables),
+            copies=tuple(self._copies),
+            chunks=tuple(self._chunks),
+            samples=tuple(self._samples),
+        )
+
+    def flight(self, now: float) -> Flight:
+        """What is remembered."""
+        return Flight(
+            step=self.step,
+            planned_at=now,
+            works=self._works,
+            rows=self._rows,
+            prefill_tokens=sum(chunk.length for chunk in self._chunks) - self._decode_tokens,
+            decode_tokens=self._decode_tokens,
+        )

@@ -1,0 +1,110 @@
+"""Fills a step: decodes first, then what is left of prefills, then whoever is admitted."""
+
+from collections import Counter
+
+from worker.scheduler.admission import Admission
+from worker.scheduler.builder import StepBuilder
+from worker.scheduler.config import SchedulerConfig
+from worker.scheduler.fairness import Accounts
+from worker.scheduler.lifecycle import Lifecycle
+from worker.scheduler.preemption import TenantShare, victim
+from worker.scheduler.residents import Residents
+from worker.sequence import Account, Phase, SequenceState
+
+
+class Planner:
+    """Gives each sequence some of what it has pending, under the builder's budget."""
+
+    def __init__(
+        self,
+        *,
+        config: SchedulerConfig,
+        residents: Residents,
+        lifecycle: Lifecycle,
+        accounts: Accounts,
+        admission: Admission,
+    ) -> None:
+        self._config = config
+        self._residents = residents
+        self._lifecycle = lifecycle
+        self._accounts = accounts
+        self._admission = admission
+        self._share = TenantShare(config, residents.cache.num_blocks, accounts)
+
+    def fill(self, builder: StepBuilder, now: float) -> None:
+        """Plan one step. Who was preempted because blocks ran out makes way for the others, not for someone new."""
+        preempted = self._lifecycle.preemptions
+        decodes = [seq for seq in self._residents.running if seq.pending == 1]
+        if decodes:
+            self._keep_shares(decodes, now)
+            self._make_blocks_suffice(decodes, now)
+            self._decode(decodes, builder)
+        self._prefill(builder)
+        if self._lifecycle.preemptions == preempted:
+            self._admission.run(builder, now)
+
+    def _keep_shares(self, decodes: list[SequenceState], now: float) -> None:
+        """One of several tenants does not grow beyond its share: its own newest goes instead, unless that is its only one."""
+        if not self._accounts.several:
+            return
+        for account, count in Counter(seq.request.account for seq in decodes).items():
+            if account.holder.blocks + count > self._share.blocks:  # else it could not, whatever each needs
+                self._shrink(account, decodes, now)
+
+    def _shrink(self, account: Account, decodes: list[SequenceState], now: float) -> None:
+        own = [seq for seq in self._residents.running if seq.request.account is account]
+        while len(own) > 1:
+            needed = self._needed([seq for seq in decodes if seq.request.account is account])
+            if not needed or account.holder.blocks + needed <= self._share.blocks:
+                return
+            newest = victim(own, self._config.max_preemptions)
+            self._drop(newest, decodes, now)
+            own.remove(newest)
+
+    def _make_blocks_suffice(self, decodes: list[SequenceState], now: float) -> None:
+        """Preempt until what becomes available, if only when the steps in flight have retired, is enough for all decodes."""
+        cache = self._residents.cache
+        while decodes:
+            there = cache.available + cache.soon
+            if there >= len(decodes) or there >= self._needed(decodes):
+                return
+            self._drop(victim(self._residents.running, self._config.max_preemptions), decodes, now)
+
+    def _drop(self, seq: SequenceState, decodes: list[SequenceState], now: float) -> None:
+        self._lifecycle.preempt(seq, now)
+        decodes[:] = [other for other in decodes if other.phase is Phase.RUNNING]
+
+    def _needed(self, decodes: list[SequenceState]) -> int:
+        """Blocks that one more position of each takes: a new one, or a copy for all sharers of a block but the last to write."""
+        cache, needed = self._residents.cache, 0
+        left: dict[int, int] = {}  # shared block -> sharers that have not diverged by then
+        for seq in decodes:
+            assert seq.table is not None
+            entry = seq.scheduled // 16
+            sharers = cache.sharers(seq.table, entry)
+            if sharers > 1:
+                block = seq.table.blocks[entry]
+                left[block] = left.get(block, sharers) - 1
+                needed += left[block] > 0
+            else:
+                needed += sharers == 0
+        return needed
+
+    def _decode(self, decodes: list[SequenceState], builder: StepBuilder) -> None:
+        """One position each. Where the budget is too small for all, those go first that have waited longest."""
+        prefills = any(seq.pending > 1 for seq in self._residents.running)
+        floor = min(self._config.prefill_floor, self._config.step_tokens // 2) if prefills else 0
+        room = builder.budget - floor
+        if len(decodes) > room:
+            decodes.sort(key=lambda seq: seq.last_step)
+        for seq in decodes[:room]:
+            if builder.has_room(seq):
+                builder.add(seq, 1)
+
+    def _prefill(self, builder: StepBuilder) -> None:
+        for seq in list(self._residents.running):
+            if builder.budget <= 0:
+                return
+            pending = seq.pending
+            if pending > 1:
+                builder.add(seq, min(pending, builder.budget))

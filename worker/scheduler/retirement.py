@@ -1,0 +1,64 @@
+"""What a step that retired brings: KV that is computed now, tokens, and ends."""
+
+from shared.types import FinishReason, TokenDelta, TokenLogprobs
+from worker.plan import StepResult
+from worker.scheduler.builder import Flight
+from worker.scheduler.fairness import OUTPUT_COST
+from worker.scheduler.finish import End, natural_end
+from worker.scheduler.lifecycle import Lifecycle
+from worker.scheduler.outbox import Outbox
+from worker.scheduler.residents import Residents
+from worker.sequence import Phase, SequenceState
+
+
+class Retirement:
+    """Takes steps in the order in which they were planned."""
+
+    def __init__(self, *, residents: Residents, lifecycle: Lifecycle, outbox: Outbox) -> None:
+        self._residents = residents
+        self._lifecycle = lifecycle
+        self._outbox = outbox
+
+    def apply(self, flight: Flight, result: StepResult) -> None:
+        """Raises ValueError where the result is not one of this step."""
+        if not len(flight.rows) == len(result.tokens) == len(result.logprobs) == len(result.errors):
+            raise ValueError(f"step {flight.step} has {len(flight.rows)} samples, its result {len(result.tokens)}")
+        for seq, incarnation, computed in flight.works:
+            if seq.incarnation == incarnation:
+                self._computed(seq, computed)
+        for seq, token, logprobs, error in zip(flight.rows, result.tokens, result.logprobs, result.errors, strict=True):
+            seq.unknown -= 1
+            if seq.phase is not Phase.ENDED:  # else it ended while this step was in flight
+                self._sampled(seq, token, logprobs, error)
+        self._residents.retire(flight.step)
+
+    def fail(self, flight: Flight, message: str) -> None:
+        """All that it computed something for end in an error, also those that have lost their place since."""
+        for seq in flight.rows:
+            seq.unknown -= 1
+        for seq in dict.fromkeys([*(work[0] for work in flight.works), *flight.rows]):
+            if seq.phase is not Phase.ENDED:
+                self._lifecycle.end(seq, End(FinishReason.ERROR, message=message))
+        self._residents.retire(flight.step)
+
+    def _computed(self, seq: SequenceState, computed: int) -> None:
+        """Blocks that are full now are cached."""
+        seq.computed = computed
+        assert seq.table is not None
+        full = computed // 16
+        if full > seq.table.registered:
+            until = self._residents.in_flight(seq)
+            self._residents.cache.register(seq.table, seq.hash_blocks(full)[:full], until)
+
+    def _sampled(self, seq: SequenceState, token: int, logprobs: TokenLogprobs | None, error: str | None) -> None:
+        if error is not None:
+            self._lifecycle.end(seq, End(FinishReason.ERROR, message=error))
+            return
+        seq.tokens.append(token)
+        seq.request.account.charge(OUTPUT_COST)
+        rows = () if logprobs is None else (logprobs,)
+        delta = TokenDelta(handle=seq.choice.handle, tokens=(token,), logprobs=rows)
+        self._outbox.delta(seq.request.stream, delta)
+        end = natural_end(seq)
+        if end is not None:
+            self._lifecycle.end(seq, end)

@@ -1,0 +1,209 @@
+"""The scheduler's face: requests come in, plans go out, results come back. Used by one thread at a time; keeps no clock and no torch.
+
+At depth d up to d steps may be in flight when the next is planned. Steps are applied, or failed, in the order in which they were planned.
+"""
+
+import time
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
+
+from shared.types import AbortReason, FinishReason, TokenRequest
+from worker.events import EngineStats, StepOutput
+from worker.kvcache.cache import KvCache
+from worker.plan import StepPlan, StepResult
+from worker.scheduler.admission import Admission
+from worker.scheduler.builder import Flight, StepBuilder
+from worker.scheduler.config import SchedulerConfig
+from worker.scheduler.estimates import Estimates
+from worker.scheduler.fairness import Accounts
+from worker.scheduler.finish import End
+from worker.scheduler.lifecycle import Lifecycle
+from worker.scheduler.outbox import Outbox
+from worker.scheduler.planner import Planner
+from worker.scheduler.queue import WaitingQueue
+from worker.scheduler.registry import Registry
+from worker.scheduler.residents import Residents
+from worker.scheduler.retirement import Retirement
+from worker.sequence import Phase
+
+_ABORTS = {
+    AbortReason.CLIENT: FinishReason.ABORTED,
+    AbortReason.STOPPED: FinishReason.STOP,
+    AbortReason.DEADLINE: FinishReason.DEADLINE,
+}
+
+
+class Scheduler:
+    """`now` is a time in seconds of one monotonic clock, the same for all calls; `started_at` is when it began to be used.
+
+    Every call that returns a StepOutput gives all that there is to tell by then, of whatever call it came.
+    """
+
+    def __init__(self, config: SchedulerConfig, num_blocks: int, *, started_at: float | None = None) -> None:
+        self._config = config
+        self._registry = Registry()
+        self._outbox = Outbox()
+        self._accounts = Accounts()
+        self._queue = WaitingQueue(starve_s=config.starve_s)
+        self._cache = KvCache(num_blocks, prefix_cache=config.prefix_cache)
+        self._residents = Residents(cache=self._cache, max_running=config.max_running)
+        self._estimates = Estimates(
+            step_s=config.first_step_s,
+            prefill_tokens_per_s=config.first_prefill_tokens_per_s,
+            output_tokens=config.first_output_tokens,
+        )
+        self._lifecycle = self._make_lifecycle()
+        self._planner = self._make_planner()
+        self._retirement = Retirement(residents=self._residents, lifecycle=self._lifecycle, outbox=self._outbox)
+        self._flights: deque[Flight] = deque()
+        self._next_step = 0
+        self._progress_at = time.monotonic() if started_at is None else started_at
+
+    def _make_lifecycle(self) -> Lifecycle:
+        return Lifecycle(
+            config=self._config,
+            queue=self._queue,
+            residents=self._residents,
+            accounts=self._accounts,
+            registry=self._registry,
+            outbox=self._outbox,
+            estimates=self._estimates,
+        )
+
+    def _make_planner(self) -> Planner:
+        admission = Admission(
+            config=self._config,
+            queue=self._queue,
+            residents=self._residents,
+            lifecycle=self._lifecycle,
+            accounts=self._accounts,
+        )
+        return Planner(
+            config=self._config,
+            residents=self._residents,
+            lifecycle=self._lifecycle,
+            accounts=self._accounts,
+            admission=admission,
+        )
+
+    def submit(self, stream: int, request: TokenRequest, now: float) -> StepOutput:
+        """Queue a request. It may be refused: INVALID names the parameter, TOO_LONG says what it needs and what there is; when too many
+        wait, the newest of the tenant with the largest weighted backlog is rejected as QUEUE_FULL, whichever stream it came from."""
+        if not len(self._registry):
+            self._progress_at = max(self._progress_at, now)  # no step was due while nothing was to do
+        self._lifecycle.submit(stream, request, now)
+        self._expire(now)
+        return self.take_output()
+
+    def abort(self, stream: int, handles: Sequence[int], reason: AbortReason, now: float) -> StepOutput:
+        """End choices in whatever phase; handles that are not live are passed over."""
+        self._expire(now)
+        for handle in handles:
+            seq = self._registry.find(stream, handle)
+            if seq is not None:
+                self._lifecycle.end(seq, End(_ABORTS[reason]))
+        return self.take_output()
+
+    def drop_stream(self, stream: int, now: float) -> None:
+        """End all of a stream's choices and tell nobody; what was to be told is dropped too."""
+        for seq in self._registry.of_stream(stream):
+            self._lifecycle.discard(seq)
+        self._outbox.drop_stream(stream)
+
+    def schedule(self, now: float) -> StepPlan | None:
+        """The next step; None where there is nothing to compute now, because all is done or waits for steps in flight.
+
+        What this call ended (deadlines) is told by the next call that returns a StepOutput, so call `take_output` after None.
+        Raises RuntimeError where more steps are in flight than the configured depth.
+        """
+        if len(self._flights) > self._config.depth:
+            raise RuntimeError(f"{len(self._flights)} steps are in flight, and depth is {self._config.depth}")
+        self._expire(now)
+        builder = StepBuilder(step=self._next_step, budget=self._config.step_tokens, residents=self._residents)
+        self._planner.fill(builder, now)
+        if builder.empty:
+            return None
+        self._next_step += 1
+        self._flights.append(builder.flight(now))
+        return builder.plan()
+
+    def apply(self, plan: StepPlan, result: StepResult, now: float) -> StepOutput:
+        """A step has retired. Raises ValueError where it is not the oldest in flight, or the result not its own."""
+        flight = self._land(plan)
+        self._retirement.apply(flight, result)
+        self._estimates.step(
+            planned_at=flight.planned_at,
+            retired_at=now,
+            prefill_tokens=flight.prefill_tokens,
+            decode_tokens=flight.decode_tokens,
+        )
+        self._progress_at = now
+        self._expire(now)
+        return self.take_output()
+
+    def fail(self, plan: StepPlan, message: str, now: float) -> StepOutput:
+        """A step has failed as a whole: all that it computed something for end in ERROR, everything else lives."""
+        self._retirement.fail(self._land(plan), message)
+        self._progress_at = now
+        self._expire(now)
+        return self.take_output()
+
+    def _land(self, plan: StepPlan) -> Flight:
+        if not self._flights or self._flights[0].step != plan.step:
+            raise ValueError(f"step {plan.step} is not the oldest in flight")
+        return self._flights.popleft()
+
+    def _expire(self, now: float) -> None:
+        for seq in self._registry.expired(now):
+            self._lifecycle.end(seq, End(FinishReason.DEADLINE))
+
+    def take_output(self) -> StepOutput:
+        """All that there is to tell and has not been told."""
+        return self._outbox.take(self._cache.take_changes())
+
+    def flush_cache(self) -> int:
+        """Forget every cached block that no sequence uses; returns how many. The change of published hashes is told with the next output."""
+        return self._cache.flush()
+
+    def published(self) -> tuple[bytes, ...]:
+        """All published hashes, as of the changes told so far and those still to be told."""
+        return self._cache.published()
+
+    def stats(self, now: float) -> EngineStats:
+        """How it stands."""
+        return EngineStats(
+            step_seq=self._residents.retired,
+            running=len(self._residents),
+            waiting=len(self._queue),
+            waiting_uncached_tokens=self._queue.uncached_tokens,
+            context_tokens=sum(len(seq.tokens) for seq in self._residents.running),
+            free_blocks=self._cache.available,
+            total_blocks=self._cache.num_blocks,
+            cached_blocks=self._cache.cached,
+            preemptions=self._lifecycle.preemptions,
+            last_step_at=self._progress_at,
+            predicted_step_s=self._estimates.step_s,
+            prefill_tokens_per_s=self._estimates.prefill_tokens_per_s,
+        )
+
+    def available_blocks(self) -> Iterable[int]:
+        """The blocks that the next plan may give new content."""
+        return self._cache.available_blocks()
+
+    def check_integrity(self) -> None:
+        """Raises AssertionError naming the invariant that does not hold. Costs O(everything): for tests, and when idle."""
+        live = self._registry.all()
+        self._residents.check_integrity()
+        self._queue.check_integrity([seq for seq in live if seq.phase is Phase.WAITING])
+        self._lifecycle.backlog.check_integrity()
+        places = sum(1 for seq in live if seq.phase in (Phase.FORKING, Phase.RUNNING))
+        assert places == len(self._residents), "a resident is not live, or a live one nowhere"
+        assert all(seq.phase not in (Phase.NEW, Phase.ENDED) for seq in live), "a live sequence has ended"
+        unknown = Counter(seq for flight in self._flights for seq in flight.rows)
+        assert all(seq.unknown == unknown[seq] for seq in live), "unknown tokens differ from the steps in flight"
+        accounts = Counter(seq.request.account for seq in live)
+        assert all(account.live == accounts[account] for account in self._accounts.active), "an account's count is off"
+        assert len(accounts) == len(list(self._accounts.active)), "an active account without a sequence"
+        for account in self._accounts.active:
+            used = sum(1 for seq in live if seq.request.account is account and seq.slot >= 0)
+            assert account.slots == used, f"tenant {account.tenant_id} has {used} slots, {account.slots} counted"

@@ -1,0 +1,109 @@
+"""What a request must be to run here at all. Routers check before; a worker trusts none of them."""
+
+import math
+from collections.abc import Iterator, Sequence
+
+from shared.types import RejectCode, Rejected, Sampling, TokenRequest
+from worker.kvcache.cache import blocks_for
+from worker.scheduler.config import SchedulerConfig
+from worker.scheduler.registry import Registry
+
+MAX_LOGPROBS = 20
+Fault = tuple[str, str]  # parameter, message
+
+
+def longest(spec: TokenRequest, config: SchedulerConfig) -> int:
+    """The most tokens, prompt included, that a choice can ever have."""
+    return min(len(spec.prompt_tokens) + spec.sampling.max_tokens, config.max_model_len)
+
+
+def _stranger(tokens: Sequence[int], vocab_size: int) -> int | None:
+    return next((token for token in tokens if not 0 <= token < vocab_size), None)
+
+
+def _token_faults(spec: TokenRequest, vocab_size: int) -> Iterator[Fault]:
+    lists = [("prompt_tokens", spec.prompt_tokens), ("stop_token_ids", spec.sampling.stop_token_ids)]
+    lists += [("choices.output_tokens", choice.output_tokens) for choice in spec.choices]
+    for name, tokens in lists:
+        if tokens and not (min(tokens) >= 0 and max(tokens) < vocab_size):
+            yield name, f"{_stranger(tokens, vocab_size)} is no token id of this model (0 to {vocab_size - 1})"
+
+
+def _choice_faults(spec: TokenRequest, stream: int, registry: Registry, config: SchedulerConfig) -> Iterator[Fault]:
+    handles = [choice.handle for choice in spec.choices]
+    indexes = [choice.index for choice in spec.choices]
+    if not handles:
+        yield "choices", "there must be at least one"
+    if len(set(handles)) < len(handles):
+        yield "choices.handle", "a handle stands for two choices"
+    for handle in handles:
+        if registry.has(stream, handle):
+            yield "choices.handle", f"handle {handle} is in use on this stream"
+    if len(set(indexes)) < len(indexes) or min(indexes, default=0) < 0:
+        yield "choices.index", "indexes must be distinct and not negative"
+    if not spec.resumed and any(choice.output_tokens for choice in spec.choices):
+        yield "choices.output_tokens", "only a resumed request has outputs"
+    fresh = sum(1 for choice in spec.choices if not choice.output_tokens)
+    if fresh > config.max_running:
+        yield "choices", f"{fresh} choices run at once, and only {config.max_running} can"
+
+
+def _sampling_faults(sampling: Sampling) -> Iterator[Fault]:
+    if sampling.max_tokens < 1:
+        yield "max_tokens", "must be at least 1"
+    if not 0 <= sampling.min_tokens <= sampling.max_tokens:
+        yield "min_tokens", "must be at least 0 and at most max_tokens"
+    if not (math.isfinite(sampling.temperature) and sampling.temperature >= 0):
+        yield "temperature", "must be a number of at least 0"
+    if not 0 < sampling.top_p <= 1:
+        yield "top_p", "must be above 0 and at most 1"
+    if not 0 <= sampling.min_p <= 1:
+        yield "min_p", "must be at least 0 and at most 1"
+    if sampling.top_k < 0:
+        yield "top_k", "must not be negative"
+    if not 0 <= sampling.seed < 1 << 64:
+        yield "seed", "must have at most 64 bits"
+    if sampling.logprobs is not None and not 0 <= sampling.logprobs <= MAX_LOGPROBS:
+        yield "logprobs", f"must be at least 0 and at most {MAX_LOGPROBS}"
+
+
+def _faults(spec: TokenRequest, stream: int, registry: Registry, config: SchedulerConfig) -> Iterator[Fault]:
+    yield from _choice_faults(spec, stream, registry, config)
+    if not spec.prompt_tokens:
+        yield "prompt_tokens", "there must be at least one"
+    yield from _token_faults(spec, config.vocab_size)
+    yield from _sampling_faults(spec.sampling)
+    if not (spec.tenant.weight > 0 and math.isfinite(spec.tenant.weight)):
+        yield "tenant.weight", "must be above 0"
+    if spec.tenant.top_class < 0:
+        yield "tenant.priority", "must not be negative"
+
+
+def _too_long(spec: TokenRequest, config: SchedulerConfig, num_blocks: int) -> str | None:
+    prompt = len(spec.prompt_tokens)
+    if prompt >= config.max_model_len:
+        return f"the prompt has {prompt} tokens; the context is {config.max_model_len} tokens, output included"
+    fresh = sum(1 for choice in spec.choices if not choice.output_tokens)
+    copies = max(0, fresh - 1) if prompt % 16 else 0
+    needed = max(blocks_for(longest(spec, config) - 1), blocks_for(prompt) + copies)
+    if needed <= num_blocks:
+        return None
+    return (
+        f"a prompt of {prompt} tokens with up to {longest(spec, config) - prompt} of output and {len(spec.choices)} "
+        f"choices needs {needed} KV blocks of 16 tokens; {num_blocks} are available in all"
+    )
+
+
+def refusal(
+    spec: TokenRequest, *, stream: int, registry: Registry, config: SchedulerConfig, num_blocks: int
+) -> Rejected | None:
+    """Why the request can never run here, or None."""
+    if spec.adapter_digest:
+        message = "this worker serves no adapters"
+        return Rejected(seq=spec.seq, code=RejectCode.ADAPTER_VERSION_UNAVAILABLE, message=message)
+    for param, message in _faults(spec, stream, registry, config):
+        return Rejected(seq=spec.seq, code=RejectCode.INVALID, message=f"{param}: {message}", param=param)
+    too_long = _too_long(spec, config, num_blocks)
+    if too_long is not None:
+        return Rejected(seq=spec.seq, code=RejectCode.TOO_LONG, message=too_long, param="prompt_tokens")
+    return None
