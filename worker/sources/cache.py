@@ -1,0 +1,11 @@
+"""Where Octavo keeps what it can make again: converted models, digests, tokenizers."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+
+def cache_directory(environ: Mapping[str, str] = os.environ) -> Path:
+    """$OCTAVO_CACHE, else ~/.cache/octavo. It need not exist."""
+    chosen = environ.get("OCTAVO_CACHE")
+    return Path(chosen).expanduser() if chosen else Path.home() / ".cache" / "octavo"

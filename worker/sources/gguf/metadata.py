@@ -1,0 +1,73 @@
+"""Typed reading of a GGUF file's key-value pairs. Source of the keys: the GGUF specification in ggml's docs/gguf.md."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gguf import GGUFReader
+
+from worker.sources.errors import SourceError
+
+
+class Metadata:
+    """The pairs of one file. A missing key, or one of another type, raises SourceError naming file and key."""
+
+    def __init__(self, path: Path, values: Mapping[str, Any]):
+        self.path = path
+        self._values = values
+
+    def has(self, key: str) -> bool:
+        return key in self._values
+
+    def text(self, key: str, default: str | None = None) -> str:
+        return str(self._value(key, default, str, "a string"))
+
+    def integer(self, key: str, default: int | None = None) -> int:
+        return int(self._value(key, default, int, "an integer"))
+
+    def number(self, key: str, default: float | None = None) -> float:
+        return float(self._value(key, default, (int, float), "a number"))
+
+    def flag(self, key: str, *, default: bool) -> bool:
+        return bool(self._value(key, default, bool, "a boolean"))
+
+    def optional_integer(self, key: str) -> int | None:
+        return self.integer(key) if self.has(key) else None
+
+    def items(self, key: str, default: Sequence[Any] | None = None) -> Sequence[Any]:
+        value: Sequence[Any] = self._value(key, default, (list, tuple), "an array")
+        return value
+
+    def _value(self, key: str, default: Any, kinds: type | tuple[type, ...], wanted: str) -> Any:
+        value = self._values.get(key, default)
+        if value is None:
+            raise SourceError(f"{self.path}: key {key} is missing; expected {wanted}")
+        if not isinstance(value, kinds):
+            raise SourceError(f"{self.path}: key {key} is {value!r:.60}; expected {wanted}")
+        return value
+
+
+def open_reader(path: Path) -> GGUFReader:
+    """Map the file. SourceError where it is no GGUF file, is cut short, or is one piece of a split model."""
+    try:
+        reader = GGUFReader(str(path))
+    except (OSError, ValueError, IndexError, KeyError) as error:
+        raise SourceError(f"{path}: expected a whole GGUF file: {error}") from error
+    _check_whole(path, reader)
+    return reader
+
+
+def read_metadata(path: Path, reader: GGUFReader) -> Metadata:
+    return Metadata(path, {key: field.contents() for key, field in reader.fields.items()})
+
+
+def _check_whole(path: Path, reader: GGUFReader) -> None:
+    size = path.stat().st_size
+    for tensor in reader.tensors:
+        if tensor.data_offset + tensor.n_bytes > size:
+            raise SourceError(f"{path}: tensor {tensor.name} ends beyond the file ({size} bytes): it is cut short")
+    split = reader.fields.get("split.count")
+    if split is not None and split.contents() > 1:
+        raise SourceError(
+            f"{path}: one of {split.contents()} pieces of a split model; expected one file: merge them first"
+        )
