@@ -141,7 +141,7 @@ class BlockPool:
         assert not wrong, f"pool: references of blocks {wrong} differ from the tables"
         holds = Counter(block for blocks in self._retiring.values() for block in blocks)
         assert all(holds[block] == count for block, count in enumerate(self._holds)), "pool: holds without a step"
-        places = Counter(self._free) + Counter(self._idle)
+        places = Counter([*self._free, *self._idle])
         for block in range(self.num_blocks):
             used = self._references[block] > 0 or self._holds[block] > 0
             assert places[block] == (0 if used else 1), f"pool: block {block} is available {places[block]} times"

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from shared.hashing import BLOCK_SIZE
 from worker.kvcache.cache import Hits, blocks_for
 from worker.scheduler.builder import StepBuilder
 from worker.scheduler.config import SchedulerConfig
@@ -26,7 +27,7 @@ class _Demand:
 
 def _copies(sequences: int, tokens: int) -> int:
     """Blocks that forks will need for what is partial at the prompt's end."""
-    return sequences - 1 if tokens % 16 else 0
+    return sequences - 1 if tokens % BLOCK_SIZE else 0
 
 
 class Admission:
@@ -62,7 +63,7 @@ class Admission:
         for seq in self._residents.running:
             if seq.children:
                 promised += _copies(len(seq.children) + 1, len(seq.tokens))
-            elif seq.table is not None and cache.sharers(seq.table, seq.scheduled // 16) > 1:
+            elif seq.table is not None and cache.sharers(seq.table, seq.scheduled // BLOCK_SIZE) > 1:
                 promised += 1
         return promised
 
@@ -75,7 +76,7 @@ class Admission:
         return _Demand(hits=hits, taken=taken, copies=_copies(len(entry.sequences), length))
 
     def _hashed(self, seq: SequenceState) -> int:
-        return len(seq.tokens) // 16 if self._config.prefix_cache else 0
+        return len(seq.tokens) // BLOCK_SIZE if self._config.prefix_cache else 0
 
     def allowed(self, entry: Entry, demand: _Demand) -> bool:
         """Whether its tenant's share allows it."""
@@ -94,7 +95,7 @@ class Admission:
         """Give it all it needs, and schedule it."""
         self._queue.remove(entry)
         self._residents.admit(entry.sequences, demand.hits)
-        self._account(entry, cached=len(demand.hits.blocks) * 16)
+        self._account(entry, cached=len(demand.hits.blocks) * BLOCK_SIZE)
         builder.add(entry.leader, min(entry.leader.pending, builder.budget))
 
     def _account(self, entry: Entry, *, cached: int) -> None:

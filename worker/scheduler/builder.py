@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from shared.hashing import BLOCK_SIZE
 from worker.plan import BlockCopy, Chunk, SampleRow, SlotStart, StepPlan, TableWrite
 from worker.scheduler.residents import Residents
 from worker.sequence import SequenceState
@@ -44,7 +45,7 @@ class StepBuilder:
         """Make the block of the next position the sequence's own, by a new block or a copy; False where none is available."""
         cache, table = self._residents.cache, seq.table
         assert table is not None
-        entry = seq.scheduled // 16
+        entry = seq.scheduled // BLOCK_SIZE
         sharers = cache.sharers(table, entry)
         if sharers == 1:
             return True

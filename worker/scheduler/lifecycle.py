@@ -1,6 +1,6 @@
 """How requests come, how their choices are preempted, and how they end, wherever they stand."""
 
-from shared.hashing import block_hashes, chain_seed
+from shared.hashing import BLOCK_SIZE, block_hashes, chain_seed
 from shared.types import Finished, FinishReason, RejectCode, Rejected, TokenRequest
 from worker.kvcache.cache import KvCache
 from worker.scheduler.backlog import Backlog
@@ -117,9 +117,9 @@ class Lifecycle:
 
     def _uncached(self, seq: SequenceState) -> int:
         """Tokens to compute if the cache stays as it is."""
-        blocks = len(seq.tokens) // 16 if self._config.prefix_cache else 0
+        blocks = len(seq.tokens) // BLOCK_SIZE if self._config.prefix_cache else 0
         hits = self._cache.probe(seq.hash_blocks(blocks), len(seq.tokens))
-        return len(seq.tokens) - 16 * len(hits.blocks)
+        return len(seq.tokens) - BLOCK_SIZE * len(hits.blocks)
 
     def _overloaded(self, seq: int, why: str) -> Rejected:
         seconds = self._queue.uncached_tokens / self._estimates.prefill_tokens_per_s + self._estimates.step_s

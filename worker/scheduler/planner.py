@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+from shared.hashing import BLOCK_SIZE
 from worker.scheduler.admission import Admission
 from worker.scheduler.builder import StepBuilder
 from worker.scheduler.config import SchedulerConfig
@@ -80,7 +81,7 @@ class Planner:
         left: dict[int, int] = {}  # shared block -> sharers that have not diverged by then
         for seq in decodes:
             assert seq.table is not None
-            entry = seq.scheduled // 16
+            entry = seq.scheduled // BLOCK_SIZE
             sharers = cache.sharers(seq.table, entry)
             if sharers > 1:
                 block = seq.table.blocks[entry]

@@ -5,6 +5,7 @@ What a step in flight names is let go under that step (`until`), and can be take
 
 from collections import Counter
 
+from shared.hashing import BLOCK_SIZE
 from worker.kvcache.cache import Hits, KvCache
 from worker.scheduler.slots import SlotPool
 from worker.sequence import Phase, SequenceState
@@ -27,7 +28,7 @@ class Residents:
         """The first runs the prefill, of all of its known tokens behind the hits; the others fork from it."""
         leader, *children = sequences
         leader.table = self.cache.open(leader.request.account.holder, hits, len(leader.tokens))
-        leader.computed = leader.scheduled = leader.table.registered * 16
+        leader.computed = leader.scheduled = leader.table.registered * BLOCK_SIZE
         leader.children = children
         for seq in sequences:
             seq.slot = self.slots.take()
@@ -118,7 +119,7 @@ class Residents:
             assert seq.phase is Phase.RUNNING, "residents: who runs is not RUNNING"
             assert seq.table is not None, "residents: a running sequence without blocks"
             assert seq.computed <= seq.scheduled <= len(seq.tokens) + seq.unknown, "residents: positions out of order"
-            assert seq.scheduled <= len(seq.table.blocks) * 16, "residents: positions beyond the table"
+            assert seq.scheduled <= len(seq.table.blocks) * BLOCK_SIZE, "residents: positions beyond the table"
             for child in seq.children:
                 assert child.phase is Phase.FORKING, "residents: who forks is not FORKING"
                 assert child.leader is seq, "residents: a child of another"

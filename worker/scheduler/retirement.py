@@ -1,5 +1,6 @@
 """What a step that retired brings: KV that is computed now, tokens, and ends."""
 
+from shared.hashing import BLOCK_SIZE
 from shared.types import FinishReason, TokenDelta, TokenLogprobs
 from worker.plan import StepResult
 from worker.scheduler.builder import Flight
@@ -20,7 +21,7 @@ class Retirement:
         self._outbox = outbox
 
     def apply(self, flight: Flight, result: StepResult) -> None:
-        """Raises ValueError where the result is not one of this step."""
+        """Raises ValueError, and changes nothing, where the result is not one of this step."""
         if not len(flight.rows) == len(result.tokens) == len(result.logprobs) == len(result.errors):
             raise ValueError(f"step {flight.step} has {len(flight.rows)} samples, its result {len(result.tokens)}")
         for seq, incarnation, computed in flight.works:
@@ -45,7 +46,7 @@ class Retirement:
         """Blocks that are full now are cached."""
         seq.computed = computed
         assert seq.table is not None
-        full = computed // 16
+        full = computed // BLOCK_SIZE
         if full > seq.table.registered:
             until = self._residents.in_flight(seq)
             self._residents.cache.register(seq.table, seq.hash_blocks(full)[:full], until)

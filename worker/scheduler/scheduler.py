@@ -106,7 +106,7 @@ class Scheduler:
 
     def drop_stream(self, stream: int, now: float) -> None:
         """End all of a stream's choices and tell nobody; what was to be told is dropped too."""
-        for seq in self._registry.of_stream(stream):
+        for seq in reversed(self._registry.of_stream(stream)):  # last ones first, so that no prefill is handed over
             self._lifecycle.discard(seq)
         self._outbox.drop_stream(stream)
 
@@ -128,9 +128,10 @@ class Scheduler:
         return builder.plan()
 
     def apply(self, plan: StepPlan, result: StepResult, now: float) -> StepOutput:
-        """A step has retired. Raises ValueError where it is not the oldest in flight, or the result not its own."""
-        flight = self._land(plan)
+        """A step has retired. Raises ValueError, and changes nothing, where it is not the oldest in flight or the result not its own."""
+        flight = self._oldest(plan)
         self._retirement.apply(flight, result)
+        self._flights.popleft()
         self._estimates.step(
             planned_at=flight.planned_at,
             retired_at=now,
@@ -143,18 +144,19 @@ class Scheduler:
 
     def fail(self, plan: StepPlan, message: str, now: float) -> StepOutput:
         """A step has failed as a whole: all that it computed something for end in ERROR, everything else lives."""
-        self._retirement.fail(self._land(plan), message)
+        self._retirement.fail(self._oldest(plan), message)
+        self._flights.popleft()
         self._progress_at = now
         self._expire(now)
         return self.take_output()
 
-    def _land(self, plan: StepPlan) -> Flight:
+    def _oldest(self, plan: StepPlan) -> Flight:
         if not self._flights or self._flights[0].step != plan.step:
             raise ValueError(f"step {plan.step} is not the oldest in flight")
-        return self._flights.popleft()
+        return self._flights[0]
 
     def _expire(self, now: float) -> None:
-        for seq in self._registry.expired(now):
+        for seq in reversed(self._registry.expired(now)):
             self._lifecycle.end(seq, End(FinishReason.DEADLINE))
 
     def take_output(self) -> StepOutput:
@@ -162,7 +164,7 @@ class Scheduler:
         return self._outbox.take(self._cache.take_changes())
 
     def flush_cache(self) -> int:
-        """Forget every cached block that no sequence uses; returns how many. The change of published hashes is told with the next output."""
+        """Forget every cached block that no sequence uses; returns how many. What routers must hear of it comes with the next output."""
         return self._cache.flush()
 
     def published(self) -> tuple[bytes, ...]:

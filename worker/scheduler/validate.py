@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 
+from shared.hashing import BLOCK_SIZE
 from shared.types import RejectCode, Rejected, Sampling, TokenRequest
 from worker.kvcache.cache import blocks_for
 from worker.scheduler.config import SchedulerConfig
@@ -84,13 +85,13 @@ def _too_long(spec: TokenRequest, config: SchedulerConfig, num_blocks: int) -> s
     if prompt >= config.max_model_len:
         return f"the prompt has {prompt} tokens; the context is {config.max_model_len} tokens, output included"
     fresh = sum(1 for choice in spec.choices if not choice.output_tokens)
-    copies = max(0, fresh - 1) if prompt % 16 else 0
+    copies = max(0, fresh - 1) if prompt % BLOCK_SIZE else 0
     needed = max(blocks_for(longest(spec, config) - 1), blocks_for(prompt) + copies)
     if needed <= num_blocks:
         return None
     return (
         f"a prompt of {prompt} tokens with up to {longest(spec, config) - prompt} of output and {len(spec.choices)} "
-        f"choices needs {needed} KV blocks of 16 tokens; {num_blocks} are available in all"
+        f"choices needs {needed} KV blocks of {BLOCK_SIZE} tokens; {num_blocks} are available in all"
     )
 
 
