@@ -72,20 +72,24 @@ class KVPool:
             wide.copy_(torch.index_select(self._rows(layer), 0, index, out=raw))
         return wide.view(2, -1, self._kv_heads, width, self._head_dim)
 
+    @torch.inference_mode()
     def copy_blocks(self, sources: Sequence[int], targets: Sequence[int]) -> None:
         """Copy whole blocks in every layer, all read before any is written."""
         self._blocked().index_copy_(3, self._ids(targets), self._blocked().index_select(3, self._ids(sources)))
 
+    @torch.inference_mode()
     def export(self, blocks: Sequence[int]) -> torch.Tensor:
         """The blocks' content, opaque, one block after another on the first axis; `import_` of a pool of equal shape
         takes it.
         """
         return self._blocked().index_select(3, self._ids(blocks)).movedim(3, 0).contiguous()
 
+    @torch.inference_mode()
     def import_(self, blocks: Sequence[int], content: torch.Tensor) -> None:
         """Fill the blocks with what `export` gave."""
         self._blocked().index_copy_(3, self._ids(blocks), content.movedim(0, 3).to(self._data.dtype))
 
+    @torch.inference_mode()
     def fill(self, value: float) -> None:
         """Set every place but the null block (tests fill it with NaN)."""
         self._data[:, :, :, : self.null].fill_(value)

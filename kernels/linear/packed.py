@@ -92,10 +92,8 @@ def _tiles(n: int, k: int, dtype: torch.dtype, blocked: bool, _threads: int) -> 
     """Tile heights that give equal bits for a weight of this shape; pure in its arguments on one machine (`_threads` is
     the current number).
     """
-    draw = torch.Generator().manual_seed(n * 1_000_003 + k)
-    weight = torch.randn(n, k, generator=draw).to(dtype)
+    weight, x = _cancelling(n, max(CANONICAL, *_OTHERS), k, dtype)
     packed = _block(weight) if blocked else weight
-    x = torch.randn(max(CANONICAL, *_OTHERS), k, generator=draw).to(dtype)
 
     def run(rows: torch.Tensor) -> torch.Tensor:
         return multiply(rows, packed, None, blocked)
@@ -105,6 +103,22 @@ def _tiles(n: int, k: int, dtype: torch.dtype, blocked: bool, _threads: int) -> 
     expected = torch.cat([run(x[start : start + CANONICAL]) for start in range(0, x.shape[0], CANONICAL)])
     equal = [t for t in _OTHERS if _uniform(run, x, t) and torch.equal(run(x[:t]), expected[:t])]
     return tuple(sorted([CANONICAL, *equal]))
+
+
+def _cancelling(n: int, rows: int, k: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """A weight and inputs whose terms cancel in pairs that lie anywhere along K and differ much in size, so that results
+    are what rounding left: another order of sums shows in nearly every one, however coarse the dtype.
+    """
+    draw = torch.Generator().manual_seed(n * 1_000_003 + k)
+    half, order = k // 2, torch.randperm(k, generator=draw)
+    sizes = torch.exp2(torch.randint(-4, 5, (k - half,), generator=draw).float())
+    weight = torch.randn(n, k - half, generator=draw)
+    x = torch.randn(rows, k - half, generator=draw) * sizes
+    x[:, half:] = 0  # of an odd k, the term without a partner
+    return (
+        torch.cat((weight, weight[:, :half]), 1)[:, order].to(dtype).contiguous(),
+        torch.cat((x, -x[:, :half]), 1)[:, order].to(dtype).contiguous(),
+    )
 
 
 def _uniform(run: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor, rows: int) -> bool:

@@ -38,7 +38,9 @@ class Sampler:
         return Sampled(tokens=tokens, logprobs=self._logprobs(logits, tokens, rows, errors), errors=errors)
 
     def _masked(self, logits: torch.Tensor, rows: Sequence[SampleRow]) -> torch.Tensor:
-        pairs = [(i, token) for i, row in enumerate(rows) for token in self._state.of(row.slot).masked(row.position)]
+        size = logits.shape[1]  # a model may name an end token that its head does not have
+        masked = (self._state.of(row.slot).masked(row.position) for row in rows)
+        pairs = [(i, token) for i, tokens in enumerate(masked) for token in tokens if token < size]
         if not pairs:
             return logits
         at, tokens = torch.tensor(pairs, dtype=torch.int64).T
