@@ -34,11 +34,20 @@ _ACCEPT_PINGS: Options = (
 )
 
 
-def channel(target: str, *, receive_limit: int = INTERNAL_RECEIVE_LIMIT) -> grpc.aio.Channel:
-    """A plaintext channel to `host:port` (or any gRPC target). Must be called inside the event loop that uses it."""
+def _client_options(receive_limit: int) -> list[tuple[str, int]]:
     limits = (("grpc.max_receive_message_length", receive_limit), ("grpc.max_send_message_length", -1))
     reconnect = (("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 2_000))
-    return grpc.aio.insecure_channel(target, options=[*_KEEPALIVE, *limits, *reconnect])
+    return [*_KEEPALIVE, *limits, *reconnect]
+
+
+def channel(target: str, *, receive_limit: int = INTERNAL_RECEIVE_LIMIT) -> grpc.aio.Channel:
+    """A plaintext channel to `host:port` (or any gRPC target). Must be called inside the event loop that uses it."""
+    return grpc.aio.insecure_channel(target, options=_client_options(receive_limit))
+
+
+def blocking_channel(target: str, *, receive_limit: int = INTERNAL_RECEIVE_LIMIT) -> grpc.Channel:
+    """As `channel`, for code without an event loop."""
+    return grpc.insecure_channel(target, options=_client_options(receive_limit))
 
 
 def server(*, receive_limit: int, interceptors: Sequence[grpc.aio.ServerInterceptor] = ()) -> grpc.aio.Server:

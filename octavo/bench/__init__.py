@@ -1,0 +1,1 @@
+"""Load on a running server, and the figures that come of it."""

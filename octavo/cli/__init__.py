@@ -1,0 +1,1 @@
+"""The `octavo` command, one file for each of its commands."""

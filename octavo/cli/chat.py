@@ -1,0 +1,106 @@
+"""`octavo chat`: a conversation in the terminal, over gRPC."""
+
+import argparse
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from octavo.client.requests import Options
+    from octavo.client.sync import Client
+
+HELP = "/reset forgets the conversation, /quit or Ctrl-D leaves, Ctrl-C stops an answer"
+
+
+def add(commands: Any) -> None:
+    """Adds the command to argparse's subparsers."""
+    parser = commands.add_parser(
+        "chat", help="talk to a model in the terminal", description=f"Talk to a model that a router serves. {HELP}."
+    )
+    parser.add_argument("--target", default="127.0.0.1:50051", help="the router's gRPC address (%(default)s)")
+    parser.add_argument("--model", default="", help="needed where several are served")
+    parser.add_argument("--system", help="what the model is told first")
+    parser.add_argument("--temperature", type=float)
+    parser.add_argument("--top-p", type=float)
+    parser.add_argument("--max-tokens", type=int)
+    parser.add_argument("--seed", type=int)
+    parser.set_defaults(run=run, takes_rest=False)
+
+
+def _options(arguments: argparse.Namespace) -> "Options":
+    from octavo.client.requests import Options
+
+    given = {name: getattr(arguments, name) for name in ("temperature", "top_p", "max_tokens", "seed")}
+    options: Options = {}
+    options.update({name: value for name, value in given.items() if value is not None})  # type: ignore[typeddict-item]
+    return options
+
+
+class Conversation:
+    """Turns so far, and how the next answer is made. An answer that was stopped stays, as far as it came."""
+
+    def __init__(self, client: "Client", model: str, system: str | None, options: "Options"):
+        self._client = client
+        self._model = model
+        self._options = options
+        self._start = [{"role": "system", "content": system}] if system else []
+        self.messages: list[dict[str, str]] = [*self._start]
+
+    def reset(self) -> None:
+        """Forgets all but the system's message."""
+        self.messages = [*self._start]
+
+    def ask(self, text: str) -> None:
+        """Prints the answer as it comes. Raises OctavoErrors; a failed turn is forgotten."""
+        turn = {"role": "user", "content": text}
+        pieces: list[str] = []
+        stream = self._client.chat([*self.messages, turn], model=self._model, stream=True, **self._options)
+        with stream:
+            try:
+                for delta in stream:
+                    pieces.append(delta.text)
+                    print(delta.text, end="", flush=True)
+            except KeyboardInterrupt:
+                print(" [stopped]", end="")
+        print()
+        self.messages += [turn, {"role": "assistant", "content": "".join(pieces)}]
+
+
+def _read() -> str | None:
+    """A line from the user; None at the end of the input."""
+    try:
+        return input("> " if sys.stdin.isatty() else "").strip()
+    except EOFError:
+        return None
+    except KeyboardInterrupt:
+        print()
+        return ""
+
+
+def talk(conversation: Conversation) -> None:
+    """Reads, answers, repeats, until the input ends."""
+    from shared.errors import OctavoError
+
+    while (line := _read()) not in (None, "/quit"):
+        if line == "/reset":
+            conversation.reset()
+        elif line == "/help":
+            print(HELP)
+        elif line:
+            try:
+                conversation.ask(line)
+            except OctavoError as error:
+                print(f"octavo: {error.message}", file=sys.stderr)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Fails at once where no router answers."""
+    from octavo.client.sync import Client
+
+    if sys.stdin.isatty():
+        import readline  # noqa: F401 - gives input() a history and editing keys
+
+        print(HELP)
+    with Client(arguments.target) as client:
+        client.models()
+        talk(Conversation(client, arguments.model, arguments.system, _options(arguments)))
+    return 0

@@ -1,0 +1,138 @@
+"""`octavo serve`: a worker (or several) and a router on this machine, until told to stop."""
+
+import argparse
+import asyncio
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from octavo.cli.announce import Announcer, Json, Text
+from octavo.cli.pull import fetched
+from octavo.supervise.stack import Stack, StackConfig, free_ports
+from octavo.supervise.supervised import StartFailed
+
+DEFAULTS = StackConfig(model="", served_name="")
+
+
+def add(commands: Any) -> None:
+    """Adds the command to argparse's subparsers."""
+    parser = commands.add_parser(
+        "serve",
+        help="serve a model on this machine",
+        description="Start workers and a router for MODEL, keep them running, and drain them on SIGTERM or Ctrl-C "
+        "(a second one stops at once).",
+        epilog="Arguments behind a lone -- go to each worker: octavo serve demo -- --max-running 16. "
+        "See octavo-worker --help.",
+    )
+    parser.add_argument("model", metavar="MODEL", help="a directory, a .gguf file, a Hugging Face Hub id, or demo")
+    parser.add_argument("--host", default=DEFAULTS.host, help="address to listen on (%(default)s)")
+    parser.add_argument(
+        "--port", type=_port, default=DEFAULTS.port, help="of the HTTP API (%(default)s; 0: a free one)"
+    )
+    parser.add_argument("--grpc-port", type=_port, default=DEFAULTS.grpc_port, help="of the gRPC API (%(default)s)")
+    parser.add_argument("--workers", type=_count, default=DEFAULTS.workers, help="worker processes (%(default)s)")
+    parser.add_argument("--name", help="the model's name in the API (the directory's or file's name)")
+    parser.add_argument(
+        "--drain-seconds",
+        type=float,
+        default=DEFAULTS.drain_seconds,
+        help="for running requests at the end (%(default)s)",
+    )
+    parser.add_argument(
+        "--log-level", choices=("debug", "info", "warning", "error"), default=DEFAULTS.log_level, help="(%(default)s)"
+    )
+    parser.add_argument("--json", action="store_true", help="tell what happens as JSON lines")
+    parser.set_defaults(run=run, takes_rest=True)
+
+
+def _port(text: str) -> int:
+    port = int(text)
+    if not 0 <= port < 1 << 16:
+        raise argparse.ArgumentTypeError("must be from 0 to 65535")
+    return port
+
+
+def _count(text: str) -> int:
+    count = int(text)
+    if not 1 <= count <= 64:
+        raise argparse.ArgumentTypeError("must be from 1 to 64")
+    return count
+
+
+def served_name(given: str, path: Path) -> str:
+    """The name that the API gives a model where the user gave none: a Hub id itself, else the directory's or file's name."""
+    return given if "/" in given and path != Path(given) else path.resolve().name.removesuffix(".gguf")
+
+
+def _settings(arguments: argparse.Namespace, path: Path) -> StackConfig:
+    return StackConfig(
+        model=str(path),
+        served_name=arguments.name or served_name(arguments.model, path),
+        host=arguments.host,
+        port=arguments.port,
+        grpc_port=arguments.grpc_port,
+        workers=arguments.workers,
+        drain_seconds=arguments.drain_seconds,
+        log_level=arguments.log_level,
+        worker_arguments=tuple(arguments.rest),
+    )
+
+
+class _Signals:
+    """The first SIGTERM or SIGINT asks for a drain, the second for the end."""
+
+    def __init__(self) -> None:
+        self.stop = asyncio.Event()
+        self.now = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            asyncio.get_running_loop().add_signal_handler(number, self._on_signal)
+
+    def _on_signal(self) -> None:
+        (self.now if self.stop.is_set() else self.stop).set()
+
+
+async def _up(stack: Stack, config: StackConfig, announcer: Announcer) -> None:
+    announcer.ready(config.served_name, await stack.start())
+    await stack.watch()
+
+
+async def _until_stopped(stack: Stack, config: StackConfig, announcer: Announcer, stop: asyncio.Event) -> None:
+    """Starts the stack and waits; returns when told to stop, also on the way up."""
+    stopping = asyncio.create_task(stop.wait())
+    up = asyncio.create_task(_up(stack, config, announcer))
+    try:
+        await asyncio.wait({up, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if up.done():
+            up.result()
+    finally:
+        up.cancel()
+        stopping.cancel()
+
+
+async def serve(config: StackConfig, announcer: Announcer) -> int:
+    """Serves until a signal; the command's exit status."""
+    signals = _Signals()
+    stack = Stack(free_ports(config, announcer), announcer)
+    status = 0
+    try:
+        await _until_stopped(stack, config, announcer, signals.stop)
+        announcer.state("draining")
+    except StartFailed as failed:
+        announcer.notice(f"cannot serve {config.served_name}: {failed}")
+        status = 2 if failed.status == 2 else 1
+    finally:
+        await stack.stop(signals.now)
+    announcer.state("stopped")
+    return 1 if signals.now.is_set() else status
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Pulls the model first where it must."""
+    announcer: Announcer = Json() if arguments.json else Text()
+    path = fetched(arguments.model, announcer.state)
+    try:
+        return asyncio.run(serve(_settings(arguments, path), announcer))
+    except OSError as error:
+        sys.stderr.write(f"octavo serve: {error}\n")
+        return 1

@@ -1,0 +1,1 @@
+"""Workers and a router as child processes: started, watched, restarted, drained, never left behind."""
