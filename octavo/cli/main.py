@@ -44,6 +44,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OctavoError as error:
         sys.stderr.write(f"octavo: {error.message}\n")
         return 1
+    except ModuleNotFoundError as error:
+        sys.stderr.write(f"octavo: {error.name} is not installed; pip install 'octavo[router,worker,bench]' has it\n")
+        return 1
 
 
 if __name__ == "__main__":
