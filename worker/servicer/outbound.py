@@ -1,0 +1,80 @@
+"""What waits to be written to a router: what is urgent, then steps in order, then Load, then KV.
+
+Load and KV frames are made when their turn comes, so that they tell the newest; a KV frame goes only where nothing else waits,
+so that a snapshot's pieces lie between steps.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from protos import worker_pb2 as pb
+
+
+class Outbound:
+    """`undelivered` counts the bundles, each what one report brought, of which some frame is not out."""
+
+    def __init__(self, *, make_load: Callable[[], pb.Down], next_kv: Callable[[], pb.Down | None]):
+        self._make_load = make_load
+        self._next_kv = next_kv
+        self._urgent: deque[pb.Down] = deque()
+        self._bundles: deque[deque[pb.Down]] = deque()
+        self._load_due = False
+        self._closed = False
+        self._ready = asyncio.Event()
+
+    @property
+    def undelivered(self) -> int:
+        """See the class."""
+        return len(self._bundles)
+
+    def put_urgent(self, frame: pb.Down) -> None:
+        """Ahead of everything but other urgent ones."""
+        self._urgent.append(frame)
+        self._ready.set()
+
+    def put(self, frames: Iterable[pb.Down]) -> None:
+        """One bundle, in order."""
+        bundle = deque(frames)
+        if bundle:
+            self._bundles.append(bundle)
+            self._ready.set()
+
+    def want_load(self) -> None:
+        """A Load, as soon as nothing more important waits."""
+        self._load_due = True
+        self._ready.set()
+
+    def want_kv(self) -> None:
+        """There may be a KV frame."""
+        self._ready.set()
+
+    def close(self) -> None:
+        """`get` gives None once all that is urgent and all bundles are out."""
+        self._closed = True
+        self._ready.set()
+
+    async def get(self) -> pb.Down | None:
+        """The next frame to write; None at the end."""
+        while (frame := self._next()) is None and not self._closed:
+            self._ready.clear()
+            await self._ready.wait()
+        return frame
+
+    def _next(self) -> pb.Down | None:
+        if self._urgent:
+            return self._urgent.popleft()
+        if self._bundles:
+            return self._next_of_bundle()
+        if self._closed:
+            return None
+        if self._load_due:
+            self._load_due = False
+            return self._make_load()
+        return self._next_kv()
+
+    def _next_of_bundle(self) -> pb.Down:
+        frame = self._bundles[0].popleft()
+        if not self._bundles[0]:
+            self._bundles.popleft()
+        return frame

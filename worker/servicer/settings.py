@@ -1,0 +1,24 @@
+"""The times and bounds of router streams, in seconds (DESIGN sections 6 and 7)."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StreamSettings:
+    """`tick` is how often a router's silence is looked at; where that took over `stall_after`, this process itself stood still.
+
+    `undelivered` counts what one report brought as one, however many frames that is: a router that ends 300 requests at once is not slow.
+    `unfinished_submits` bounds the Submits of a stream of which parts are missing.
+    """
+
+    load_interval: float = 0.5
+    load_gap: float = 0.02
+    hello_timeout: float = 10.0
+    silent_after: float = 5.0
+    undelivered: int = 256
+    tick: float = 0.25
+    stall_after: float = 1.0
+    hung_after: float = 5.0
+    hung_steps: float = 20.0
+    unfinished_submits: int = 16
+    flush_timeout: float = 2.0  # for last frames on their way

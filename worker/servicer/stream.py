@@ -1,0 +1,227 @@
+"""One router's stream: what its frames mean, and what it is told."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from protos import worker_pb2 as pb
+from shared import rpc
+from shared.errors import InvalidRequest, OctavoError, Overloaded
+from shared.types import (
+    AbortReason,
+    Finished,
+    FinishReason,
+    Load,
+    RejectCode,
+    Rejected,
+    StepDeltas,
+    TokenDelta,
+    TokenRequest,
+)
+from shared.wire import worker as wire
+from worker.servicer.acks import Acks
+from worker.servicer.assembly import Assembly, Partial
+from worker.servicer.book import Book
+from worker.servicer.kvfeed import KvFeed
+from worker.servicer.outbound import Outbound
+from worker.servicer.pacer import LoadPacer
+from worker.servicer.presence import Presence
+from worker.servicer.settings import StreamSettings
+
+ENDS = {
+    AbortReason.CLIENT: FinishReason.ABORTED,
+    AbortReason.STOPPED: FinishReason.STOP,
+    AbortReason.DEADLINE: FinishReason.DEADLINE,
+}
+
+
+class Desk(Protocol):
+    """What a stream asks of the worker."""
+
+    @property
+    def draining(self) -> bool:
+        """Whether nothing new is taken."""
+
+    @property
+    def max_prompt(self) -> int:
+        """Tokens; a longer prompt can never run here."""
+
+    def submit(self, stream: int, request: TokenRequest) -> None:
+        """Hand a request to the engine."""
+
+    def abort(self, stream: int, handles: Sequence[int], reason: AbortReason) -> None:
+        """End choices."""
+
+    def request_snapshot(self, stream: int) -> None:
+        """Have `RouterStream.snapshot` called."""
+
+    def load(self, stream: "RouterStream") -> Load:
+        """The worker's account of itself, for this stream."""
+
+
+class RouterStream:
+    """`number` names it to the engine. `over` is set, once, to why the worker ends it; None is a good end."""
+
+    def __init__(
+        self,
+        number: int,
+        hello: pb.Hello,
+        desk: Desk,
+        *,
+        kv: KvFeed | None,
+        settings: StreamSettings,
+        clock: Callable[[], float],
+    ):
+        self.number = number
+        self.router_id = hello.router_id
+        self.kv = kv
+        self.acks = Acks()
+        self.book = Book()
+        self.over: asyncio.Future[OctavoError | None] = asyncio.get_running_loop().create_future()
+        self.outbound = Outbound(make_load=self._load, next_kv=lambda: kv.next() if kv else None)
+        self._desk = desk
+        self._settings = settings
+        self._clock = clock
+        self._presence = Presence(settings, clock())
+        self._assembly = Assembly(limit=settings.unfinished_submits)
+        self._pacer = LoadPacer(settings, self.outbound.want_load)
+        self._told: tuple[object, ...] = ()
+
+    def end(self, error: OctavoError | None) -> None:
+        """The worker ends the stream; the first reason counts."""
+        if not self.over.done():
+            self.over.set_result(error)
+
+    def close(self, why: str) -> None:
+        """The stream is over, whoever ended it."""
+        self._pacer.stop()
+        self.book.close(why)
+
+    def silent(self) -> bool:
+        """Whether the router has not been heard for too long."""
+        return self._presence.silent(self._clock())
+
+    # ---- from the router
+
+    def handle(self, frame: pb.Up) -> None:
+        """Take a frame. Raises InvalidRequest where it breaks the protocol."""
+        self._presence.heard(self._clock())
+        if frame.ByteSize() > rpc.FRAME_LIMIT:
+            raise InvalidRequest(f"a frame of {frame.ByteSize()} bytes, over {rpc.FRAME_LIMIT}")
+        match frame.WhichOneof("frame"):
+            case "submit":
+                self._submit(frame.submit)
+            case "submit_part":
+                self._ready(self._assembly.part(frame.submit_part))
+            case "abort":
+                self._abort(*wire.abort_from_pb(frame.abort))
+            case "ping":
+                self.outbound.put_urgent(pb.Down(pong=pb.Pong(nonce=frame.ping.nonce)))
+            case "snapshot_request":
+                self._desk.request_snapshot(self.number)
+            case other:
+                raise InvalidRequest(f"unexpected frame: {other or 'unknown'}")
+
+    def _submit(self, submit: pb.Submit) -> None:
+        self.acks.came(submit.seq)
+        partial = self._assembly.begin(submit)
+        if submit.prompt_len > self._desk.max_prompt:
+            message = f"a prompt of {submit.prompt_len} tokens, where {self._desk.max_prompt} fit with one of output"
+            self._refuse(partial, RejectCode.TOO_LONG, message, "prompt_tokens")
+        self._ready(partial)
+
+    def _ready(self, partial: Partial) -> None:
+        if partial.missing or partial.void:
+            return
+        if self._desk.draining:
+            self._refuse(partial, RejectCode.DRAINING, "the worker is draining")
+            return
+        request = wire.submit_from_pb(partial.submit, partial.tokens)
+        self.book.begin(request)
+        self._desk.submit(self.number, request)
+        for handle, reason in partial.ended.items():
+            self._desk.abort(self.number, (handle,), reason)
+
+    def _refuse(self, partial: Partial, code: RejectCode, message: str, param: str = "") -> None:
+        self._void(partial)
+        rejected = Rejected(seq=partial.submit.seq, code=code, message=message, param=param)
+        self.outbound.put([wire.reject_to_pb(rejected)])
+
+    def _void(self, partial: Partial) -> None:
+        """It is answered: what is still to come of it says nothing any more."""
+        partial.void = True
+        partial.tokens.clear()
+        self.acks.taken(partial.submit.seq)
+        self.told_may_differ()
+
+    def _abort(self, handles: Sequence[int], reason: AbortReason) -> None:
+        held = self._assembly.holding(handles)
+        if held:
+            handles = [handle for handle in handles if not any(handle in partial.handles for partial in held)]
+        for partial in held:
+            self._abort_partial(partial, reason)
+        if handles:
+            self._desk.abort(self.number, handles, reason)
+
+    def _abort_partial(self, partial: Partial, reason: AbortReason) -> None:
+        """A request that is not whole yet: it ends with its last choice."""
+        if partial.ended.keys() < partial.handles:
+            return
+        self._void(partial)
+        given = {choice.handle: len(choice.output_tokens) for choice in partial.submit.choices}
+        ends = (
+            Finished(
+                handle=handle,
+                reason=ENDS[partial.ended.get(handle, reason)],
+                prompt_tokens=partial.submit.prompt_len,
+                output_tokens=count,
+                cached_tokens=0,
+            )
+            for handle, count in given.items()
+        )
+        self.outbound.put([wire.finish_to_pb(end) for end in ends])
+
+    # ---- to the router
+
+    def deliver(
+        self,
+        step_seq: int,
+        deltas: Sequence[TokenDelta],
+        finished: Sequence[Finished],
+        rejected: Sequence[Rejected],
+    ) -> None:
+        """What one report has for this stream. A router with too much undelivered is dropped."""
+        frames = []
+        if deltas:
+            step = StepDeltas(step_seq=step_seq, acked_seq=self.acks.acked, deltas=tuple(deltas))
+            frames = list(wire.step_to_pb(step))
+            self.book.tokens(delta.handle for delta in deltas)
+        for end in finished:
+            self.book.finish(end)
+            frames.append(wire.finish_to_pb(end))
+        for reject in rejected:
+            self.book.reject(reject)
+            frames.append(wire.reject_to_pb(reject))
+        self.outbound.put(frames)
+        if self.outbound.undelivered > self._settings.undelivered:
+            self.end(Overloaded(f"over {self._settings.undelivered} undelivered frames"))
+
+    def snapshot(self, hashes: tuple[bytes, ...], position: int) -> None:
+        """The whole view that it asked for."""
+        if self.kv is not None:
+            self.kv.snapshot(hashes, position)
+            self.outbound.want_kv()
+
+    def told_may_differ(self) -> None:
+        """Have a Load sent soon if what it says of load is not what the last one said."""
+        if self._worth_telling(self._desk.load(self)) != self._told:
+            self._pacer.changed()
+
+    def _load(self) -> pb.Down:
+        load = self._desk.load(self)
+        self._told = self._worth_telling(load)
+        self._pacer.sent()
+        return wire.load_to_pb(load)
+
+    def _worth_telling(self, load: Load) -> tuple[object, ...]:
+        return (load.running, load.waiting, load.credits, load.draining, load.acked_seq)
