@@ -15,7 +15,7 @@ EXTRAS := router,worker,dev
 PORT ?= 8000
 NAME ?= spine
 CONCURRENCY ?= 1 8 32
-BENCH_OUT ?= docs/results/bench.json
+BENCH_OUT ?= docs/results
 
 # A name on PATH may be a shim for an interpreter that is not there, so each is run.
 PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3,$(shell \
@@ -77,9 +77,10 @@ accept: $(STAMP)  ## NAME=spine: an acceptance run, which writes docs/results/NA
 	$(BIN)/python -m tests.accept.$(NAME)
 
 .PHONY: bench
-bench: $(STAMP)  ## Throughput, TTFT, TPOT and ITL of the demo model as JSON, at CONCURRENCY="1 8 32".
-	@mkdir -p $(dir $(BENCH_OUT))
-	$(BIN)/octavo bench serving --concurrency $(CONCURRENCY) --json $(BENCH_OUT)
+bench: $(STAMP)  ## Throughput, TTFT, TPOT and ITL of the demo model at CONCURRENCY="1 8 32", and transformers' generate beside it, as JSON.
+	@mkdir -p $(BENCH_OUT)
+	$(BIN)/octavo bench serving --concurrency $(CONCURRENCY) --json $(BENCH_OUT)/bench-serving.json
+	$(BIN)/octavo bench hf --json $(BENCH_OUT)/bench-hf.json
 
 .PHONY: serve
 serve: $(STAMP)  ## PORT=8000: the demo model on loopback.
