@@ -50,11 +50,19 @@ class Admission:
         self._share = TenantShare(config, residents.cache.num_blocks, accounts)
         self._rooms = RoomMaker(config=config, residents=residents, accounts=accounts, share=self._share)
 
-    def run(self, builder: StepBuilder, now: float) -> None:
-        """Admit as many as there is room and budget for, and schedule what the budget allows of them."""
+    @property
+    def possible(self) -> bool:
+        """Whether anyone waits and a slot is free."""
+        return len(self._queue) > 0 and self._residents.slots.free > 0
+
+    def run(self, builder: StepBuilder, now: float, *, crowded: bool) -> None:
+        """Admit as many as there is room and budget for, and schedule what the budget allows of them.
+
+        `crowded`: an older prefill is unfinished. Then who is admitted gets what completes its own prefill, or no more than a first piece.
+        """
         if not len(self._queue) or builder.budget <= 0:
             return
-        offers = _Offers(self, builder, now, promised=self._promised())
+        offers = _Offers(self, builder, now, promised=self._promised(), crowded=crowded)
         self._queue.offer(offers.place, now, lookahead=self._residents.slots.free > 0)
 
     def _promised(self) -> int:
@@ -91,12 +99,14 @@ class Admission:
             blocks=demand.taken + demand.copies + reserve - self._residents.cache.available,
         )
 
-    def admit(self, entry: Entry, demand: _Demand, builder: StepBuilder) -> None:
+    def admit(self, entry: Entry, demand: _Demand, builder: StepBuilder, *, crowded: bool) -> None:
         """Give it all it needs, and schedule it."""
         self._queue.remove(entry)
         self._residents.admit(entry.sequences, demand.hits)
         self._account(entry, cached=len(demand.hits.blocks) * BLOCK_SIZE)
-        builder.add(entry.leader, min(entry.leader.pending, builder.budget))
+        pending = entry.leader.pending
+        piece = min(builder.budget, self._config.prefill_floor) if crowded else builder.budget
+        builder.add(entry.leader, pending if pending <= builder.budget else max(1, piece))
 
     def _account(self, entry: Entry, *, cached: int) -> None:
         """At its first admission a request is charged its prompt; a replay is charged to no one."""
@@ -128,11 +138,12 @@ class Admission:
 class _Offers:
     """One step's offers. `promised` blocks are spoken for."""
 
-    def __init__(self, admission: Admission, builder: StepBuilder, now: float, *, promised: int) -> None:
+    def __init__(self, admission: Admission, builder: StepBuilder, now: float, *, promised: int, crowded: bool) -> None:
         self._admission = admission
         self._builder = builder
         self._now = now
         self._promised = promised
+        self._crowded = crowded
         self._attempts = ROOM_ATTEMPTS
 
     def place(self, entry: Entry) -> Verdict:
@@ -147,7 +158,7 @@ class _Offers:
         shortage = self._admission.shortage(entry, demand, self._promised)
         if shortage.slots <= 0 and shortage.blocks <= 0:
             self._promised += demand.copies
-            self._admission.admit(entry, demand, self._builder)
+            self._admission.admit(entry, demand, self._builder, crowded=self._crowded)
             return Verdict.ADMITTED
         return self._refuse(entry, shortage)
 

@@ -33,16 +33,27 @@ class Planner:
         self._share = TenantShare(config, residents.cache.num_blocks, accounts)
 
     def fill(self, builder: StepBuilder, now: float) -> None:
-        """Plan one step. Who was preempted because blocks ran out makes way for the others, not for someone new."""
+        """Plan one step. Where all that it could have computed was preempted for someone who waits, that one is admitted at once."""
+        while True:
+            preempted = self._lifecycle.preemptions
+            self._fill(builder, now)
+            if not builder.empty or self._lifecycle.preemptions == preempted:
+                return
+
+    def _fill(self, builder: StepBuilder, now: float) -> None:
+        """Who is preempted because blocks ran out makes way for the others, not for someone new."""
         preempted = self._lifecycle.preemptions
         decodes = [seq for seq in self._residents.running if seq.pending == 1]
         if decodes:
             self._keep_shares(decodes, now)
             self._make_blocks_suffice(decodes, now)
             self._decode(decodes, builder)
-        self._prefill(builder)
-        if self._lifecycle.preemptions == preempted:
-            self._admission.run(builder, now)
+        admit = self._lifecycle.preemptions == preempted
+        prefills = [seq for seq in self._residents.running if seq.pending > 1]
+        if prefills:
+            self._prefill(prefills, builder, now, admit=admit)
+        elif admit:
+            self._admission.run(builder, now, crowded=False)
 
     def _keep_shares(self, decodes: list[SequenceState], now: float) -> None:
         """One of several tenants does not grow beyond its share: its own newest goes instead, unless that is its only one."""
@@ -93,8 +104,8 @@ class Planner:
 
     def _decode(self, decodes: list[SequenceState], builder: StepBuilder) -> None:
         """One position each. Where the budget is too small for all, those go first that have waited longest."""
-        prefills = any(seq.pending > 1 for seq in self._residents.running)
-        floor = min(self._config.prefill_floor, self._config.step_tokens // 2) if prefills else 0
+        others = self._admission.possible or any(seq.pending > 1 for seq in self._residents.running)
+        floor = min(self._config.prefill_floor, self._config.step_tokens // 2) if others else 0
         room = builder.budget - floor
         if len(decodes) > room:
             decodes.sort(key=lambda seq: seq.last_step)
@@ -102,10 +113,25 @@ class Planner:
             if builder.has_room(seq):
                 builder.add(seq, 1)
 
-    def _prefill(self, builder: StepBuilder) -> None:
-        for seq in list(self._residents.running):
+    def _prefill(self, prefills: list[SequenceState], builder: StepBuilder, now: float, *, admit: bool) -> None:
+        """The oldest prefill is sure of what completes it, or of half the budget. The rest is for those that it completes, shortest first,
+        and for admission; what they leave goes by age. So a long prompt neither waits for ever nor makes short ones wait for its end."""
+        sure = min(prefills[0].pending, builder.budget)
+        if sure < prefills[0].pending:
+            sure = builder.budget - builder.budget // 2
+        builder.budget -= sure
+        passing = sorted(prefills[1:], key=lambda seq: seq.pending)
+        for seq in passing:
+            if seq.pending > builder.budget:
+                break
+            builder.add(seq, seq.pending)
+        if admit:
+            self._admission.run(builder, now, crowded=True)
+        builder.budget += sure
+        for seq in prefills:
             if builder.budget <= 0:
                 return
-            pending = seq.pending
-            if pending > 1:
-                builder.add(seq, min(pending, builder.budget))
+            if (
+                seq.last_step != builder.step and seq.phase is Phase.RUNNING
+            ):  # else it was served, or preempted just now
+                builder.add(seq, min(seq.pending, builder.budget))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from shared.types import AbortReason, FinishReason, Tenant
-from tests.unit.scheduler.rig import EOS, Key, Rig
+from tests.unit.scheduler.rig import Key, Rig
 
 TENANTS = (
     Tenant(id="a", salt=b"a"),
@@ -94,7 +94,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.aborted |= set(keys)
         self.rig.abort(keys, reason)
 
-    @rule(seconds=st.sampled_from([0.001, 0.01, 0.2]), count=st.integers(1, 8))
+    @rule(seconds=st.sampled_from([0.001, 0.01, 0.2]), count=st.sampled_from([1, 1, 2, 8]))
     def step(self, seconds: float, count: int) -> None:
         for _ in range(count):
             busy = self.rig.step(seconds)
@@ -158,7 +158,3 @@ TestScheduler.settings = settings(
 def test_scheduling_imports_no_torch(module: str) -> None:
     code = f"import sys, {module}; sys.exit(any(name.split('.')[0] in ('torch', 'triton', 'numpy') for name in sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
-
-
-def test_a_stop_token_is_what_the_rig_can_see() -> None:
-    assert EOS[0] < 50
