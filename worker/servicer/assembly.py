@@ -10,7 +10,7 @@ from shared.types import AbortReason
 
 @dataclass(kw_only=True, slots=True, eq=False)
 class Partial:
-    """A Submit of which `missing` prompt tokens have not come. `ended` are the choices aborted meanwhile; a `void` one is answered already."""
+    """A Submit of which `missing` prompt tokens have not come. `ended` are the choices aborted meanwhile; `void` means answered."""
 
     submit: pb.Submit
     tokens: list[int]

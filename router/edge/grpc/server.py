@@ -9,10 +9,10 @@ from grpc_reflection.v1alpha import reflection
 from protos import inference_pb2 as pb
 from protos import inference_pb2_grpc as pb_grpc
 from router.edge.gate import Gate
-from router.edge.grpc.health import HealthServicer
 from router.edge.grpc.servicer import InferenceServicer
 from router.edge.ports import joined, listen
 from shared import rpc
+from shared.health import HealthServicer
 
 INFERENCE = pb.DESCRIPTOR.services_by_name["Inference"].full_name
 

@@ -1,4 +1,4 @@
-"""grpc.health.v1, answered from the router's own state at the time of asking."""
+"""grpc.health.v1, answered from a process's own state at the time of asking."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -26,14 +26,16 @@ class HealthServicer(health_pb2_grpc.HealthServicer):
             return _Response.SERVICE_UNKNOWN
         return _Response.SERVING if self._ready() else _Response.NOT_SERVING
 
-    async def Check(self, request: health_pb2.HealthCheckRequest, context: _Context) -> health_pb2.HealthCheckResponse:
+    async def Check(  # noqa: N802 - the RPC's name
+        self, request: health_pb2.HealthCheckRequest, context: _Context
+    ) -> health_pb2.HealthCheckResponse:
         """NOT_FOUND for a service that this server does not have."""
         status = self._status(request.service)
         if status == _Response.SERVICE_UNKNOWN:
             await context.abort(grpc.StatusCode.NOT_FOUND, "unknown service")
         return _Response(status=status)
 
-    async def Watch(
+    async def Watch(  # noqa: N802 - the RPC's name
         self,
         request: health_pb2.HealthCheckRequest,
         context: _Context,

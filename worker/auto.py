@@ -1,0 +1,58 @@
+"""What `auto` means. Pure functions, beside one that asks the system."""
+
+import os
+from pathlib import Path
+
+from worker.execution.config import Dtype
+
+_CGROUP = Path("/sys/fs/cgroup")
+_ON_CPU: dict[str, Dtype] = {
+    "float32": "float32",
+    "bfloat16": "bfloat16",
+    "float16": "bfloat16",  # CPUs multiply bfloat16; few multiply float16
+}
+
+
+def dtype(wanted: str, stored: object) -> Dtype:
+    """Of the computation, where `stored` is the checkpoint's own (None: not told)."""
+    if wanted == "auto":
+        return _ON_CPU.get(str(stored).removeprefix("torch."), "float32")
+    chosen: dict[str, Dtype] = {"float32": "float32", "bfloat16": "bfloat16", "float16": "float16"}
+    return chosen[wanted]
+
+
+def depth(wanted: str) -> int:
+    """Steps that may be in flight when the next is planned."""
+    return 0 if wanted == "auto" else int(wanted)
+
+
+def threads(wanted: int, *, affinity: int, quota: float | None) -> int:
+    """That compute: whole cores of what the process may use. `quota` is in cores, None without a limit."""
+    if wanted:
+        return wanted
+    return affinity if quota is None else max(1, min(affinity, int(quota)))
+
+
+def served_name(wanted: str, model: str) -> str:
+    """The model's name in the API: by default the last part of its path or id, without .gguf."""
+    return wanted or model.rstrip("/").rpartition("/")[2].removesuffix(".gguf")
+
+
+def parse_quota(cpu_max: str) -> float | None:
+    """Cores, from a cgroup's cpu.max ("200000 100000"), or the two values of version 1 in this form; None without a limit."""
+    limit, _, period = cpu_max.strip().partition(" ")
+    return None if limit in ("max", "", "-1") else int(limit) / int(period)
+
+
+def _read_quota(root: Path) -> float | None:
+    for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
+        try:
+            return parse_quota(" ".join((root / name).read_text().strip() for name in names))
+        except (OSError, ValueError):
+            continue
+    return None
+
+
+def cores(root: Path = _CGROUP) -> tuple[int, float | None]:
+    """The cores that the process may run on, and its cgroup's quota in cores (None: no limit, or none to be read)."""
+    return len(os.sched_getaffinity(0)), _read_quota(root)

@@ -1,0 +1,76 @@
+"""The worker's configuration. Flags, OCTAVO_WORKER_... and YAML derive from these fields (shared/config.py).
+
+What is `auto`, or 0 where a number is wanted, is resolved in worker/auto.py, or by the runner for what depends on free memory.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from shared.config import ByteSize
+
+ENV_PREFIX = "OCTAVO_WORKER_"
+
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+
+def _help(text: str) -> dict[str, str]:
+    return {"help": text}
+
+
+def _check(ok: bool, message: str) -> None:
+    if not ok:
+        raise ValueError(message)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkerConfig:
+    """Octavo's worker: one model, its KV cache and its engine, behind gRPC for routers."""
+
+    model: str = field(metadata=_help("a Hugging Face directory, a .gguf file, or a Hub id"))
+    served_name: str = field(
+        default="", metadata=_help("the model's name in the API; empty: the directory's or file's")
+    )
+    host: str = field(default="127.0.0.1", metadata=_help("address to listen on"))
+    port: int = field(default=50061, metadata=_help("port to listen on; 0 takes a free one"))
+    metrics_port: int | None = field(default=None, metadata=_help("port of /metrics; 0 takes a free one"))
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = field(
+        default="auto",
+        metadata=_help("of weights, KV and activations; auto: as the model is stored, no float16 on CPU"),
+    )
+    kv_memory: Literal["auto"] | ByteSize = field(
+        default="auto", metadata=_help("for the KV cache; auto: by free memory")
+    )
+    max_model_len: int = field(
+        default=0, metadata=_help("tokens of context; 0: the model's own, or what memory allows")
+    )
+    max_running: int = field(default=64, metadata=_help("choices that run at a time"))
+    step_tokens: int = field(default=512, metadata=_help("most tokens that a step computes"))
+    max_waiting: int = field(default=256, metadata=_help("requests that wait, over all tenants"))
+    max_waiting_per_tenant: int = field(
+        default=0, metadata=_help("requests of a tenant that wait; 0: as many as in all")
+    )
+    prefix_cache: bool = field(default=True, metadata=_help("keep KV of finished requests for equal prefixes"))
+    depth: Literal["auto", "0", "1"] = field(default="auto", metadata=_help("steps planned ahead; auto: 0 on CPU"))
+    deterministic: bool = field(default=True, metadata=_help("a request's tokens never depend on its batch"))
+    threads: int = field(default=0, metadata=_help("that compute; 0: as many as the cores this process really gets"))
+    drain_seconds: float = field(default=30.0, metadata=_help("for running requests when told to stop"))
+    check_integrity: bool = field(default=False, metadata=_help("check the engine's invariants whenever it is idle"))
+    log_level: LogLevel = field(default="info", metadata=_help("what is logged, on stderr"))
+
+    def __post_init__(self) -> None:
+        """Raises ValueError naming the first field that is out of range."""
+        _check(bool(self.model), "model must not be empty")
+        _check(bool(self.host), "host must not be empty")
+        _check(0 <= self.port < 1 << 16, "port must be from 0 to 65535")
+        _check(self.metrics_port is None or 0 <= self.metrics_port < 1 << 16, "metrics_port must be from 0 to 65535")
+        _check(
+            self.metrics_port is None or not self.port or self.metrics_port != self.port,
+            "metrics_port must differ from port",
+        )
+        _check(self.kv_memory == "auto" or self.kv_memory > 0, "kv_memory must be positive")
+        for name in ("max_running", "step_tokens", "max_waiting"):
+            _check(getattr(self, name) >= 1, f"{name} must be at least 1")
+        for name in ("max_model_len", "max_waiting_per_tenant", "threads", "drain_seconds"):
+            _check(getattr(self, name) >= 0, f"{name} must not be negative")
+        # every running choice is due one token a step
+        _check(self.step_tokens >= self.max_running, "step_tokens must be at least max_running")

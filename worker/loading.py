@@ -1,0 +1,115 @@
+"""From a configuration to a model in memory. Slow, and blocks: it runs beside the event loop.
+
+Nothing here imports torch before `load` is called: the number of its threads is set in the environment that it reads when imported.
+"""
+
+import logging
+import os
+import uuid
+from collections.abc import Callable, MutableMapping
+
+from shared import config as settings
+from shared.hashing import BLOCK_SIZE
+from shared.tokenizer import TokenizerFilesError
+from shared.types import WorkerInfo
+from worker import auto
+from worker.assemble import Parts
+from worker.config import WorkerConfig
+from worker.execution.config import RunnerConfig
+from worker.scheduler.config import SchedulerConfig
+
+_LOG = logging.getLogger("octavo.worker")
+
+
+class LoadFailed(Exception):
+    """The model cannot be served. The message is for whoever started the worker."""
+
+
+def set_threads(config: WorkerConfig, environ: MutableMapping[str, str]) -> int:
+    """The number of threads, told to OpenMP as well unless the environment already says how many."""
+    affinity, quota = auto.cores()
+    threads = auto.threads(config.threads, affinity=affinity, quota=quota)
+    environ.setdefault("OMP_NUM_THREADS", str(threads))
+    return threads
+
+
+def load(config: WorkerConfig) -> Parts:
+    """Raises LoadFailed for whatever is wrong with the model, or does not fit."""
+    threads = set_threads(config, os.environ)
+    from worker.execution.build import InsufficientMemory, ModelError
+    from worker.sources.errors import SourceError
+
+    try:
+        return _load(config, threads)
+    except (SourceError, ModelError, InsufficientMemory, TokenizerFilesError) as error:
+        raise LoadFailed(str(error)) from error
+
+
+def _load(config: WorkerConfig, threads: int) -> Parts:
+    from worker.execution.build import ModelRunner, build
+    from worker.sources.open import Source, open_checkpoint
+
+    _LOG.info("opening %s", config.model)
+    source: Source = open_checkpoint(config.model)
+    dtype = auto.dtype(config.dtype, source.checkpoint.config.get("dtype"))
+    runner_config = RunnerConfig(
+        dtype=dtype,
+        max_running=config.max_running,
+        step_tokens=config.step_tokens,
+        max_model_len=config.max_model_len,
+        kv_bytes=None if config.kv_memory == "auto" else config.kv_memory,
+        threads=threads,
+        depth=auto.depth(config.depth),
+        deterministic=config.deterministic,
+    )
+    runner: ModelRunner = build(source.checkpoint, runner_config, progress())
+    info = WorkerInfo(
+        worker_id=uuid.uuid4().hex,
+        model=auto.served_name(config.served_name, config.model),
+        model_revision=source.checkpoint.revision,
+        tokenizer_digest=source.tokenizer.digest,
+        numerics_id=runner.numerics_id,
+        max_model_len=runner.max_model_len,
+        vocab_size=runner.vocab_size,
+        block_size=BLOCK_SIZE,
+        total_blocks=runner.num_blocks,
+        max_running=config.max_running,
+        eos_token_ids=source.checkpoint.eos_token_ids,
+        version=settings.version(),
+    )
+    _LOG.info(
+        "%s in %s on %d threads: %d KV blocks (%d MiB), %d tokens of context",
+        info.model, dtype, threads, info.total_blocks, runner.kv_bytes >> 20, info.max_model_len,
+    )  # fmt: skip
+    return Parts(
+        executor=runner, scheduler=_scheduler(config, info, runner.depth), info=info, tokenizer=source.tokenizer
+    )
+
+
+def _scheduler(config: WorkerConfig, info: WorkerInfo, depth: int) -> SchedulerConfig:
+    return SchedulerConfig(
+        max_running=config.max_running,
+        step_tokens=config.step_tokens,
+        max_model_len=info.max_model_len,
+        vocab_size=info.vocab_size,
+        model_revision=info.model_revision,
+        eos_token_ids=info.eos_token_ids,
+        max_waiting=config.max_waiting,
+        max_waiting_per_tenant=config.max_waiting_per_tenant or config.max_waiting,
+        prefix_cache=config.prefix_cache,
+        depth=depth,
+    )
+
+
+def progress(tenths: int = 10) -> Callable[[int, int], None]:
+    """Logs each tenth of the layers."""
+    told = 0
+
+    def tell(done: int, total: int) -> None:
+        nonlocal told
+        part = tenths * done // total
+        if part > told:
+            told = part
+            _LOG.info("loaded %d of %d layers", done, total)
+
+    return tell
