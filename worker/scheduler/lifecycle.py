@@ -86,7 +86,7 @@ class Lifecycle:
         ends = {seq: natural_end(seq) for seq in sequences}
         waiting = [seq for seq in sequences if ends[seq] is None]
         groups = [[seq for seq in waiting if not seq.outputs], *([seq] for seq in waiting if seq.outputs)]
-        cost = sum(self._push(group, now) for group in groups if group)
+        cost = sum(self._push(group, now).cost for group in groups if group)
         if len(waiting) == len(sequences):
             self.backlog.add(request, cost)
         for seq, end in ends.items():
@@ -108,12 +108,15 @@ class Lifecycle:
             for choice in spec.choices
         ]
 
-    def _push(self, sequences: list[SequenceState], now: float) -> float:
-        """Returns the virtual tokens that the entry is expected to cost."""
-        entry = Entry(sequences=sequences, since=now, uncached=self._uncached(sequences[0]))
+    def _push(self, sequences: list[SequenceState], now: float, *, again: bool = False) -> Entry:
+        leader = sequences[0]
+        uncached = self._uncached(leader)
+        outputs = min(leader.limit - len(leader.tokens), self._estimates.output_tokens)
+        prompt_cost = 0.0 if again or leader.request.spec.resumed else PROMPT_COST * uncached
+        cost = prompt_cost + OUTPUT_COST * outputs * len(sequences)
+        entry = Entry(sequences=sequences, since=now, uncached=uncached, cost=cost, again=again)
         self._queue.push(entry)
-        outputs = min(sequences[0].request.spec.sampling.max_tokens, self._estimates.output_tokens)
-        return PROMPT_COST * entry.uncached + OUTPUT_COST * outputs * len(sequences)
+        return entry
 
     def _uncached(self, seq: SequenceState) -> int:
         """Tokens to compute if the cache stays as it is."""
@@ -143,7 +146,7 @@ class Lifecycle:
         sequences = self._residents.evict(leader)
         leader.preemptions += 1
         self.preemptions += 1
-        self._queue.push(Entry(sequences=sequences, since=now, uncached=self._uncached(leader), again=True))
+        self._push(sequences, now, again=True)
 
     def end(self, seq: SequenceState, end: End) -> None:
         """End one choice, wherever it stands, and say so."""

@@ -120,10 +120,11 @@ class RoomMaker:
                 freed.close(seq.table)
 
     def _newest_of_most_served(self, entry: Entry) -> list[SequenceState]:
+        """Only of a tenant that has had more than the entry's tenant will have had with the entry, or they would take turns for ever."""
         most = max(
             (account for account in self._accounts.active if account.slots), key=lambda a: a.served, default=None
         )
-        if most is None or most is entry.account or most.served <= entry.account.served:
+        if most is None or most.served <= entry.account.served + entry.cost / entry.account.weight:
             return []
         own = [seq for seq in self._residents.running if seq.request.account is most and not self._spared(seq)]
         own = [seq for seq in own if seq.request.priority >= entry.priority]

@@ -27,11 +27,15 @@ class Verdict(Enum):
 
 @dataclass(kw_only=True, slots=True, eq=False)
 class Entry:
-    """Sequences that are admitted together, the one that runs their prefill first. `uncached` is an estimate made when it came."""
+    """Sequences that are admitted together, the one that runs their prefill first.
+
+    `uncached` (tokens to compute) and `cost` (virtual tokens still to be charged) are estimates made when it came.
+    """
 
     sequences: list[SequenceState]
     since: float  # seconds
     uncached: int
+    cost: float
     again: bool = False  # it was preempted
 
     @property

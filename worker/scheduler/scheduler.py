@@ -171,6 +171,11 @@ class Scheduler:
         """All published hashes, as of the changes told so far and those still to be told."""
         return self._cache.published()
 
+    @property
+    def has_work(self) -> bool:
+        """Whether any choice runs or waits."""
+        return len(self._registry) > 0
+
     def stats(self, now: float) -> EngineStats:
         """How it stands."""
         return EngineStats(

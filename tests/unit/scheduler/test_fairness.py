@@ -1,0 +1,192 @@
+"""Tenants: service by weight, shares of slots and KV, classes, ageing."""
+
+import pytest
+
+from shared.types import Tenant
+from tests.unit.scheduler.rig import Key, Rig
+
+ONE, THREE = Tenant(id="one", salt=b"1"), Tenant(id="three", weight=3.0, salt=b"3")
+
+
+def keep_waiting(rig: Rig, tenant: Tenant, keys: list[Key], *, at_least: int = 4, **options: object) -> None:
+    """Always `at_least` requests of the tenant that have not ended."""
+    open_ = [key for key in keys if key not in rig.finished]
+    for number in range(at_least - len(open_)):
+        fields = {"max_tokens": 6} | options
+        keys += rig.submit([(len(keys) + number) % 40] * 10, tenant=tenant, **fields)  # type: ignore[arg-type]
+
+
+def served(rig: Rig, keys: list[Key]) -> int:
+    return sum(len(rig.tokens[key]) for key in keys)
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_backlogged_tenants_are_served_by_weight(depth: int) -> None:
+    rig = Rig(max_running=4, depth=depth, check=False, target_wait_s=1e9, starve_s=0.0)
+    one: list[Key] = []
+    three: list[Key] = []
+    for _ in range(1500):
+        keep_waiting(rig, ONE, one, at_least=8)
+        keep_waiting(rig, THREE, three, at_least=8)
+        rig.step()
+    ratio = served(rig, three) / served(rig, one)
+    assert 2.7 < ratio < 3.3
+
+
+def test_equal_tenants_get_the_same_though_one_asks_much_more() -> None:
+    rig = Rig(max_running=4, check=False)
+    greedy, modest = Tenant(id="greedy"), Tenant(id="modest")
+    many: list[Key] = []
+    few: list[Key] = []
+    for _ in range(1000):
+        keep_waiting(rig, greedy, many, at_least=40)
+        keep_waiting(rig, modest, few, at_least=6)
+        rig.step()
+    assert 0.85 < served(rig, many) / served(rig, few) < 1.18
+
+
+def test_nobody_saves_up_service_by_being_idle() -> None:
+    rig = Rig(max_running=2, check=False)
+    busy, late = Tenant(id="busy"), Tenant(id="late")
+    first: list[Key] = []
+    rig.submit([1, 2], tenant=late)
+    for _ in range(400):
+        keep_waiting(rig, busy, first, at_least=6)
+        rig.step()
+    before = served(rig, first)
+    second: list[Key] = []
+    for _ in range(200):
+        keep_waiting(rig, busy, first, at_least=6)
+        keep_waiting(rig, late, second, at_least=6)
+        rig.step()
+    assert 0.7 < (served(rig, first) - before) / served(rig, second) < 1.4
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_one_of_several_tenants_never_gets_more_than_seven_eighths(depth: int) -> None:
+    rig = Rig(max_running=16, num_blocks=64, depth=depth)
+    big, small = Tenant(id="big", salt=b"b"), Tenant(id="small", salt=b"s")
+    small_keys: list[Key] = []
+    big_keys: list[Key] = []
+    for _ in range(300):
+        keep_waiting(rig, small, small_keys, at_least=1)
+        keep_waiting(rig, big, big_keys, at_least=40, max_tokens=100)
+        rig.step()
+        account = next(a for a in rig.scheduler._accounts.active if a.tenant_id == "big")
+        assert account.slots <= 14
+        assert account.holder.blocks <= 56
+    assert any(key in rig.finished for key in big_keys)
+
+
+def test_a_tenant_alone_may_have_all_slots() -> None:
+    rig = Rig(max_running=8)
+    for _ in range(8):
+        rig.submit([1, 2], max_tokens=20)
+    rig.step()
+    assert rig.scheduler.stats(rig.now).running == 8
+
+
+def test_what_a_tenant_took_while_alone_is_taken_back_for_the_first_of_another() -> None:
+    rig = Rig(max_running=8)
+    first = [rig.submit([i, 2], max_tokens=100, tenant=ONE)[0] for i in range(8)]
+    rig.step()
+    rig.step()
+    other = rig.submit([5, 6], tenant=THREE)
+    rig.step()
+    rig.step()
+    assert rig.tokens[other[0]], "it does not wait for the end of any of the eight"
+    assert rig.scheduler.stats(rig.now).preemptions == 1
+    rig.run()
+    rig.assert_as_alone(first + other)
+    assert rig.finished[first[-1]].preemptions == 1, "the newest went"
+
+
+def test_a_request_larger_than_its_tenants_share_runs_when_it_is_all_the_tenant_has() -> None:
+    rig = Rig(num_blocks=16, starve_s=0.2)
+    small: list[Key] = []
+    keep_waiting(rig, THREE, small, at_least=2)
+    rig.step()
+    large = rig.submit([2] * 230, tenant=ONE, max_tokens=3)
+    for _ in range(400):
+        if large[0] in rig.finished:
+            break
+        keep_waiting(rig, THREE, small, at_least=2)
+        rig.step()
+    rig.assert_as_alone(large)
+
+
+def test_a_higher_class_goes_first() -> None:
+    rig = Rig(max_running=1)
+    low, high = Tenant(id="low", top_class=2), Tenant(id="high", top_class=0)
+    rig.submit([1, 2], tenant=high, max_tokens=3)
+    rig.step()
+    later = rig.submit([1, 2], tenant=low)
+    sooner = rig.submit([3, 4], tenant=high)
+    rig.run()
+    order = list(rig.finished)
+    assert order.index(sooner[0]) < order.index(later[0])
+
+
+def test_c21_a_higher_class_does_not_wait_behind_slots_full_of_a_lower_one() -> None:
+    rig = Rig(max_running=3)
+    low, high = Tenant(id="low", top_class=1), Tenant(id="high", top_class=0)
+    lows = [rig.submit([i, 2], tenant=low, max_tokens=100)[0] for i in range(3)]
+    rig.step()
+    (urgent,) = rig.submit([8, 9], tenant=high)
+    rig.step()
+    rig.step()
+    assert rig.tokens[urgent]
+    rig.run()
+    rig.assert_as_alone([*lows, urgent])
+    assert [rig.finished[key].preemptions for key in lows] == [0, 0, 1]
+
+
+def test_a_starving_head_ages_up_and_gets_through_a_flood_of_a_higher_class() -> None:
+    rig = Rig(max_running=1, starve_s=1.0)
+    low, high = Tenant(id="low", top_class=2), Tenant(id="high", top_class=0)
+    flood: list[Key] = []
+    keep_waiting(rig, high, flood)
+    rig.step()
+    (patient,) = rig.submit([1, 2], tenant=low, max_tokens=2)
+    waited = 0.0
+    while patient not in rig.finished:
+        keep_waiting(rig, high, flood)
+        rig.step(seconds=0.1)
+        waited += 0.1
+        assert waited < 20, "it never got through"
+    assert waited > 1.5, "not before it had aged"
+    rig.assert_as_alone([patient])
+
+
+def test_a_head_that_waited_its_target_preempts_once_the_newest_of_the_most_served_tenant() -> None:
+    rig = Rig(max_running=2, target_wait_s=1.0, tenant_share=1.0)
+    served_, waiting = Tenant(id="served"), Tenant(id="waiting")
+    rig.submit([1], tenant=waiting, max_tokens=200)
+    (old,) = rig.submit([1, 2], tenant=served_, max_tokens=200)
+    for _ in range(90):
+        rig.step(seconds=0.001)
+    assert rig.scheduler.stats(rig.now).preemptions == 0
+    third = Tenant(id="third")
+    (head,) = rig.submit([5, 6], tenant=third, max_tokens=2)
+    rig.step(seconds=0.5)
+    assert rig.scheduler.stats(rig.now).preemptions == 0, "its target has not come"
+    account = next(a for a in rig.scheduler._accounts.active if a.tenant_id == "served")
+    account.served += 10_000  # it has had far more than the others
+    rig.step(seconds=0.6)
+    rig.step(seconds=0.001)
+    assert rig.tokens[head]
+    assert rig.scheduler.stats(rig.now).preemptions == 1
+    rig.run()
+    assert rig.finished[old].preemptions == 1
+    rig.assert_as_alone([old, head])
+
+
+def test_equal_tenants_do_not_preempt_each_other_for_having_waited() -> None:
+    rig = Rig(max_running=4, target_wait_s=0.05, tenant_share=1.0, check=False)
+    left, right = Tenant(id="left"), Tenant(id="right")
+    keys: tuple[list[Key], list[Key]] = ([], [])
+    for _ in range(400):
+        keep_waiting(rig, left, keys[0], at_least=8)
+        keep_waiting(rig, right, keys[1], at_least=8)
+        rig.step()
+    assert rig.scheduler.stats(rig.now).preemptions == 0
