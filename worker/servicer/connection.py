@@ -22,15 +22,31 @@ class _Over(Exception):
 
 
 async def converse(hub: Hub, context: Context) -> OctavoError | None:
-    """Returns why the worker ended the call; None where it ended well."""
+    """Returns why the worker ended the call; None where it ended well.
+
+    A status may not be sent while a frame is being written: gRPC refuses. So the writer is never cancelled while the call lives; behind
+    a router that does not read it stays for as long as that does, when everything else of the stream is long gone.
+    """
     hello = await _hello(hub, context)
     stream = hub.open(hello)
-    why: str = "cancelled"
+    writer = asyncio.create_task(_write(stream, context))
     try:
-        error = await _run(stream, hub.settings.tick, context)
+        error = await _tended(hub, stream, writer, context)
+        await asyncio.wait([writer])
+        return error
+    finally:
+        writer.cancel()
+
+
+async def _tended(hub: Hub, stream: RouterStream, writer: "asyncio.Task[None]", context: Context) -> OctavoError | None:
+    """From the open stream to its end, with everything that it had."""
+    why = "cancelled"
+    try:
+        error = await _run(stream, writer, hub.settings.tick, context)
         why = "ended" if error is None else str(error)
         return error
     finally:
+        stream.outbound.abandon()
         hub.close(stream, why)
 
 
@@ -47,12 +63,12 @@ async def _hello(hub: Hub, context: Context) -> pb.Hello:
     return hello
 
 
-async def _run(stream: RouterStream, tick: float, context: Context) -> OctavoError | None:
+async def _run(stream: RouterStream, writer: "asyncio.Task[None]", tick: float, context: Context) -> OctavoError | None:
     """The first end of any of the three that make a stream is its end."""
     try:
         async with asyncio.TaskGroup() as group:
             group.create_task(_read(stream, context))
-            group.create_task(_write(stream, context))
+            group.create_task(_follow(writer))
             group.create_task(_watch(stream, tick))
     except BaseExceptionGroup as group_of_ends:
         end = _first(group_of_ends)
@@ -81,6 +97,10 @@ async def _read(stream: RouterStream, context: Context) -> None:
 async def _write(stream: RouterStream, context: Context) -> None:
     while (frame := await stream.outbound.get()) is not None:
         await context.write(frame)
+
+
+async def _follow(writer: "asyncio.Task[None]") -> None:
+    await asyncio.shield(writer)
     raise _Over
 
 

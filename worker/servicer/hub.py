@@ -112,11 +112,16 @@ class Hub:
         """See Desk."""
         self.engine.request_snapshot(stream)
 
+    @property
+    def _steps(self) -> int:
+        """Retired so far: the engine's last step's number is -1 before the first."""
+        return self.engine.stats.step_seq + 1
+
     def load(self, stream: RouterStream) -> Load:
         """See Desk."""
         stats = self.engine.stats
         return Load(
-            step_seq=stats.step_seq,
+            step_seq=self._steps,
             acked_seq=stream.acks.acked,
             running=stats.running,
             waiting=stats.waiting,
@@ -154,7 +159,7 @@ class Hub:
                 self._streams[number].acks.taken(seq)
         for number, (deltas, finished, rejected) in by_stream(report.output).items():
             if number in self._streams:
-                self._streams[number].deliver(report.stats.step_seq, deltas, finished, rejected)
+                self._streams[number].deliver(self._steps, deltas, finished, rejected)
         self._tell_kv(report)
         self._retell()
 

@@ -54,6 +54,12 @@ class Outbound:
         self._closed = True
         self._ready.set()
 
+    def abandon(self) -> None:
+        """`get` gives None from now on."""
+        self._urgent.clear()
+        self._bundles.clear()
+        self.close()
+
     async def get(self) -> pb.Down | None:
         """The next frame to write; None at the end."""
         while (frame := self._next()) is None and not self._closed:

@@ -156,23 +156,25 @@ class RouterStream:
 
     def _abort(self, handles: Sequence[int], reason: AbortReason) -> None:
         held = self._assembly.holding(handles)
-        if held:
-            handles = [handle for handle in handles if not any(handle in partial.handles for partial in held)]
         for partial in held:
-            self._abort_partial(partial, reason)
-        if handles:
-            self._desk.abort(self.number, handles, reason)
+            self._abort_partial(partial, handles, reason)
+        waiting = {handle for partial in held for handle in partial.handles}
+        running = [handle for handle in handles if handle not in waiting]
+        if running:
+            self._desk.abort(self.number, running, reason)
 
-    def _abort_partial(self, partial: Partial, reason: AbortReason) -> None:
-        """A request that is not whole yet: it ends with its last choice."""
-        if partial.ended.keys() < partial.handles:
+    def _abort_partial(self, partial: Partial, handles: Sequence[int], reason: AbortReason) -> None:
+        """A request that is not whole yet. It is over with its last choice; others end when it is submitted."""
+        for handle in partial.handles.intersection(handles):
+            partial.ended.setdefault(handle, reason)
+        if len(partial.ended) < len(partial.handles):
             return
         self._void(partial)
         given = {choice.handle: len(choice.output_tokens) for choice in partial.submit.choices}
         ends = (
             Finished(
                 handle=handle,
-                reason=ENDS[partial.ended.get(handle, reason)],
+                reason=ENDS[partial.ended[handle]],
                 prompt_tokens=partial.submit.prompt_len,
                 output_tokens=count,
                 cached_tokens=0,

@@ -1,0 +1,297 @@
+"""A worker without a model: the real servicer, engine thread and scheduler over real gRPC, and an executor whose tokens `alone` foretells.
+
+A gate in front of the executor lets a test hold steps, one by one; nothing ever sleeps.
+"""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import grpc.aio
+from prometheus_client import CollectorRegistry
+
+from protos import worker_pb2 as pb
+from protos import worker_pb2_grpc
+from shared import rpc
+from shared.tokenizer import TokenizerBundle
+from shared.types import OPEN_TENANT, Choice, Sampling, TokenRequest, WorkerInfo
+from shared.wire import worker as wire
+from tests.fakes import tiny_tokenizers
+from tests.fakes.executor import FakeExecutor, alone
+from tests.fakes.scripted_worker import until, worker_info
+from worker.assemble import Parts, assemble
+from worker.metrics import WorkerMetrics
+from worker.plan import Executor, Pending, StepPlan
+from worker.scheduler.config import SchedulerConfig
+from worker.servicer import server as worker_server
+from worker.servicer.hub import Hub
+from worker.servicer.servicer import WorkerServicer
+from worker.servicer.settings import StreamSettings
+
+BOUND = 20.0  # seconds that anything may take
+QUICK = StreamSettings(load_interval=0.05, load_gap=0.002, tick=0.005, silent_after=1e9, stall_after=1e9)
+
+
+class Gate:
+    """An executor that another one's steps pass through. `hold` stops them, `allow` lets some by, `open` all; `fails` makes plans fail.
+
+    `waiting` is whether a step stands before it now.
+    """
+
+    def __init__(self, inner: Executor):
+        self.inner = inner
+        self.waiting = False
+        self.fails: Callable[[StepPlan], Exception | None] = lambda plan: None
+        self._changed = threading.Condition()
+        self._left: int | None = None
+
+    @property
+    def depth(self) -> int:
+        return self.inner.depth
+
+    def hold(self) -> None:
+        self._set(0)
+
+    def open(self) -> None:
+        self._set(None)
+
+    def allow(self, steps: int = 1) -> None:
+        self._set((self._left or 0) + steps)
+
+    def _set(self, left: int | None) -> None:
+        with self._changed:
+            self._left = left
+            self._changed.notify_all()
+
+    def execute(self, plan: StepPlan) -> Pending:
+        with self._changed:
+            self.waiting = True
+            assert self._changed.wait_for(lambda: self._left != 0, BOUND), "the gate was held for too long"
+            self.waiting = False
+            if self._left is not None:
+                self._left -= 1
+        error = self.fails(plan)
+        if error is not None:
+            raise error
+        return self.inner.execute(plan)
+
+
+@dataclass(kw_only=True)
+class FakeWorker:
+    """A running one. `expected` are the outputs that a request's choice must get."""
+
+    target: str
+    gate: Gate
+    executor: FakeExecutor
+    hub: Hub
+    servicer: WorkerServicer
+    server: worker_server.WorkerServer
+    registry: CollectorRegistry
+    config: SchedulerConfig
+
+    def expected(self, request: TokenRequest, index: int = 0) -> list[int]:
+        given = next(choice.output_tokens for choice in request.choices if choice.index == index)
+        return alone(
+            request.prompt_tokens,
+            request.sampling,
+            choice=index,
+            given=given,
+            vocab=self.config.vocab_size,
+            eos=self.config.eos_token_ids,
+            limit=min(len(request.prompt_tokens) + request.sampling.max_tokens, self.config.max_model_len),
+        )
+
+    def metric(self, name: str, **labels: str) -> float:
+        return self.registry.get_sample_value(f"octavo_worker_{name}", labels) or 0.0
+
+    async def whole(self) -> None:
+        """Wait until nothing runs or waits and every block is available."""
+        stats = lambda: self.hub.engine.stats  # noqa: E731
+        await until(lambda: not self.hub.engine.busy and stats().free_blocks == stats().total_blocks, "a whole pool")
+        assert (stats().running, stats().waiting) == (0, 0)
+
+    async def stop(self) -> None:
+        """Gone at once, streams and all."""
+        self.gate.open()
+        await self.server.stop(None)
+        await self.hub.engine.stop(BOUND)
+
+
+def _parts(info: WorkerInfo, bundle: TokenizerBundle, executor: Executor, scheduler: SchedulerConfig) -> Parts:
+    return Parts(executor=executor, scheduler=scheduler, info=info, tokenizer=bundle)
+
+
+@asynccontextmanager
+async def fake_worker(
+    *,
+    port: int = 0,
+    depth: int = 0,
+    blocks: int = 64,
+    bundle: TokenizerBundle | None = None,
+    settings: StreamSettings = QUICK,
+    clock: Callable[[], float] | None = None,
+    drain_seconds: float = BOUND,
+    info: dict[str, Any] | None = None,
+    **scheduler: Any,
+) -> AsyncIterator[FakeWorker]:
+    """Ready when entered, on a free port of 127.0.0.1; `scheduler` are fields of SchedulerConfig. Its invariants are checked."""
+    bundle = bundle or tiny_tokenizers.bundle()
+    about = worker_info(bundle, total_blocks=blocks, **(info or {}))
+    fields: dict[str, Any] = {
+        "max_running": about.max_running,
+        "step_tokens": 64,
+        "max_model_len": about.max_model_len,
+        "vocab_size": about.vocab_size,
+        "model_revision": about.model_revision,
+        "eos_token_ids": about.eos_token_ids,
+        "max_waiting": 32,
+        "max_waiting_per_tenant": 32,
+        "depth": depth,
+    }
+    config = SchedulerConfig(**(fields | scheduler))
+    executor = FakeExecutor(
+        num_blocks=blocks,
+        slots=config.max_running,
+        vocab_size=config.vocab_size,
+        eos=config.eos_token_ids,
+        depth=depth,
+    )
+    gate, servicer, registry = Gate(executor), WorkerServicer(), CollectorRegistry()
+    server = await worker_server.start(servicer, "127.0.0.1", port)
+    metrics = WorkerMetrics.make(registry, servicer.serving)
+    clocked = {} if clock is None else {"clock": clock}
+    servicer.loaded = assemble(
+        _parts(about, bundle, gate, config),
+        metrics=metrics,
+        drain_seconds=drain_seconds,
+        check=True,
+        settings=settings,
+        **clocked,
+    )
+    worker = FakeWorker(
+        target=server.address,
+        gate=gate,
+        executor=executor,
+        hub=servicer.loaded.hub,
+        servicer=servicer,
+        server=server,
+        registry=registry,
+        config=config,
+    )
+    try:
+        yield worker
+    finally:
+        await worker.stop()
+
+
+class PlayedRouter:
+    """One router's stream, as a test plays it. `frames` are all that came, in order; `sizes` their bytes."""
+
+    def __init__(self, call: Any):
+        self.call = call
+        self.frames: list[pb.Down] = []
+        self.error: grpc.aio.AioRpcError | None = None
+        self.over = False
+        self._reader: asyncio.Task[None] | None = None
+
+    def listen(self) -> None:
+        """Read everything from here on."""
+        self._reader = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        try:
+            while (frame := await self.call.read()) is not grpc.aio.EOF:
+                self.frames.append(frame)
+        except grpc.aio.AioRpcError as error:
+            self.error = error
+        except asyncio.CancelledError:
+            pass
+        self.over = True
+
+    async def close(self) -> None:
+        self.call.cancel()
+        if self._reader is not None:
+            self._reader.cancel()
+            await asyncio.wait([self._reader])
+
+    def of(self, kind: str) -> list[Any]:
+        """The frames of one kind, unwrapped."""
+        return [getattr(frame, kind) for frame in self.frames if frame.HasField(kind)]
+
+    async def send(self, **frame: Any) -> None:
+        await self.call.write(pb.Up(**frame))
+
+    async def submit(self, request: TokenRequest) -> None:
+        for frame in wire.submit_to_pb(request):
+            await self.call.write(frame)
+
+    def tokens(self, handle: int) -> list[int]:
+        """All that came for a choice."""
+        steps = [wire.step_from_pb(batch) for batch in self.of("step_batch")]
+        return [token for step in steps for delta in step.deltas if delta.handle == handle for token in delta.tokens]
+
+    def finish(self, handle: int) -> Any:
+        """A choice's end, or None. There is never a second one."""
+        ends = [end for end in self.of("finish") if end.handle == handle]
+        assert len(ends) <= 1, f"handle {handle} ended twice"
+        return wire.finish_from_pb(ends[0]) if ends else None
+
+    async def finished(self, *handles: int) -> list[Any]:
+        """Wait for these choices' ends."""
+        await until(lambda: all(self.finish(handle) for handle in handles), f"the ends of {handles}")
+        return [self.finish(handle) for handle in handles]
+
+    async def came(self, kind: str, count: int = 1) -> list[Any]:
+        """Wait for so many frames of a kind."""
+        await until(lambda: len(self.of(kind)) >= count, f"{count} {kind}")
+        return self.of(kind)
+
+    async def load(self, condition: Callable[[Any], bool]) -> Any:
+        """Wait for a new Load of which this holds."""
+        seen = len(self.of("load"))
+        return await until(lambda: next((load for load in self.of("load")[seen:] if condition(load)), None), "a Load")
+
+    async def ended(self) -> grpc.StatusCode:
+        """Wait for the stream's end; its status."""
+        await until(lambda: self.over, "the stream's end")
+        return grpc.StatusCode.OK if self.error is None else self.error.code()
+
+
+@asynccontextmanager
+async def played_router(
+    worker: FakeWorker | str, *, kv_events: bool = False, hello: pb.Hello | None = None, listen: bool = True
+) -> AsyncIterator[PlayedRouter]:
+    """A stream that has said Hello, on a channel of its own."""
+    target = worker if isinstance(worker, str) else worker.target
+    async with rpc.channel(target) as channel:
+        router = PlayedRouter(worker_pb2_grpc.WorkerStub(channel).Serve())
+        await router.send(hello=hello or pb.Hello(protocol=wire.PROTOCOL, router_id="r", kv_events=kv_events))
+        if listen:
+            router.listen()
+        try:
+            yield router
+        finally:
+            await router.close()
+
+
+def prompt(length: int, first: int = 0, vocab: int = 260) -> tuple[int, ...]:
+    """Some tokens. Prompts with another `first` share no block."""
+    return tuple(3 + (31 * first + 7 * i) % (vocab - 3) for i in range(length))
+
+
+def token_request(seq: int, *handles: int, length: int = 20, first: int | None = None, **changes: Any) -> TokenRequest:
+    """A greedy request that runs its full length; keyword arguments of the request, or else of its sampling."""
+    own = set(TokenRequest.__dataclass_fields__)
+    fields = {name: value for name, value in changes.items() if name in own}
+    sampling = {name: value for name, value in changes.items() if name not in own}
+    defaults: dict[str, Any] = {
+        "request_id": f"r{seq}",
+        "tenant": OPEN_TENANT,
+        "prompt_tokens": prompt(length, seq if first is None else first),
+        "choices": tuple(Choice(handle=handle, index=index) for index, handle in enumerate(handles)),
+        "sampling": Sampling(**({"temperature": 0.0, "max_tokens": 8, "ignore_eos": True} | sampling)),
+    }
+    return TokenRequest(seq=seq, **(defaults | fields))
