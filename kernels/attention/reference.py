@@ -5,6 +5,8 @@ chunks of 64 from left to right, and splits are merged from left to right. Posit
 Matrix products get at least 16 rows, because the library sums in another order for very few.
 """
 
+from dataclasses import dataclass
+
 import torch
 
 from kernels.attention.plan import CHUNK, Piece, Split
@@ -14,6 +16,15 @@ from kernels.prepare.reference import Prepared
 
 _MIN_ROWS = 16
 _LOW = -1e30  # a maximum so far that is finite, so that rows that see nothing in a split keep exp() finite
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class _Partial:
+    """Of some KV: the highest score, the sum of exp(score - top), and that of exp(score - top) * v."""
+
+    total: torch.Tensor
+    weight: torch.Tensor
+    top: torch.Tensor
 
 
 def attention(q: torch.Tensor, step: Prepared, pool: KVPool, layer: int, spec: AttentionSpec) -> torch.Tensor:
@@ -28,15 +39,16 @@ def attention(q: torch.Tensor, step: Prepared, pool: KVPool, layer: int, spec: A
 def _attend(q: torch.Tensor, piece: Piece, pool: KVPool, layer: int, spec: AttentionSpec) -> torch.Tensor:
     """The results of the piece's kept queries, [kept, heads * head_dim]."""
     rows = _stack(q, piece, spec)
-    total = torch.zeros_like(rows)
-    weight = rows.new_zeros(*rows.shape[:-1], 1)
-    top = torch.full_like(weight, _LOW)
-    for split in piece.splits:
-        n = split.tiles
-        k, v = pool.read(layer, split.index, split.width)
-        scores = _scores(rows[:n], k, split, spec.softcap)
-        _fold(scores, v, total[:n], weight[:n], top[:n])
-    return _unstack(total.div_(weight), piece, spec)
+    partials = (_split(rows, split, pool, layer, spec) for split in piece.splits)
+    merged = next(partials)
+    for partial in partials:
+        _merge(merged, partial)
+    return _unstack(merged.total.div_(merged.weight), piece, spec)
+
+
+def _split(rows: torch.Tensor, split: Split, pool: KVPool, layer: int, spec: AttentionSpec) -> _Partial:
+    k, v = pool.read(layer, split.index, split.width)
+    return _partial(_scores(rows[: split.tiles], k, split, spec.softcap), v)
 
 
 def _scores(rows: torch.Tensor, k: torch.Tensor, split: Split, softcap: float | None) -> torch.Tensor:
@@ -51,18 +63,27 @@ def _scores(rows: torch.Tensor, k: torch.Tensor, split: Split, softcap: float | 
     return scores
 
 
-def _fold(s: torch.Tensor, v: torch.Tensor, total: torch.Tensor, weight: torch.Tensor, top: torch.Tensor) -> None:
-    """Merge one split's scores and values into the running sums, in place."""
-    highest = torch.maximum(top, s.amax(-1, keepdim=True))
-    shrink = torch.exp(top - highest)
-    p = s.sub_(highest).exp_()
+def _partial(scores: torch.Tensor, v: torch.Tensor) -> _Partial:
+    """Softmax over one split. Consumes `scores`."""
+    top = scores.amax(-1, keepdim=True).clamp_min_(_LOW)
+    p = scores.sub_(top).exp_()
     sums = p.view(*p.shape[:-1], -1, CHUNK).sum(-1)
-    weight.mul_(shrink)
-    total.mul_(shrink)
-    p, v, flat = p.flatten(0, 1), v.flatten(0, 1), total.view(-1, *total.shape[2:])
-    for c in range(sums.shape[-1]):
+    flat, values = p.flatten(0, 1), v.flatten(0, 1)
+    weight, total = sums[..., :1].clone(), torch.bmm(flat[..., :CHUNK], values[:, :CHUNK])
+    for c in range(1, sums.shape[-1]):
         weight.add_(sums[..., c : c + 1])
-        flat.baddbmm_(p[..., c * CHUNK : (c + 1) * CHUNK], v[:, c * CHUNK : (c + 1) * CHUNK])
+        total.baddbmm_(flat[..., c * CHUNK : (c + 1) * CHUNK], values[:, c * CHUNK : (c + 1) * CHUNK])
+    return _Partial(total=total.view(*p.shape[:-1], -1), weight=weight, top=top)
+
+
+def _merge(into: _Partial, right: _Partial) -> None:
+    """Add the split to the right of all that `into` holds; it covers the first tiles, in place."""
+    n = right.top.shape[0]
+    total, weight, top = into.total[:n], into.weight[:n], into.top[:n]
+    highest = torch.maximum(top, right.top)
+    left_share, right_share = torch.exp(top - highest), torch.exp(right.top - highest)
+    total.mul_(left_share).add_(right.total.mul_(right_share))
+    weight.mul_(left_share).add_(right.weight.mul_(right_share))
     top.copy_(highest)
 
 
