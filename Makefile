@@ -31,7 +31,8 @@ install: $(STAMP)  ## .venv with the pinned dependencies and octavo itself, edit
 $(STAMP): pyproject.toml constraints.txt
 	@if [ -z "$(PYTHON)" ]; then echo "Python 3.11 or 3.12 is needed; name one with PYTHON=..." >&2; exit 1; fi
 	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[$(EXTRAS)]'
+	@echo "installing octavo[$(EXTRAS)] into $(VENV)"
+	@$(BIN)/python -m pip install -qq -c constraints.txt -e '.[$(EXTRAS)]'
 	@touch $@
 
 .PHONY: proto
