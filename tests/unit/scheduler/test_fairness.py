@@ -46,18 +46,18 @@ def test_equal_tenants_get_the_same_though_one_asks_much_more() -> None:
 
 
 def test_nobody_saves_up_service_by_being_idle() -> None:
-    rig = Rig(max_running=2, check=False)
+    rig = Rig(max_running=6, check=False, tenant_share=1.0, starve_s=0.0, target_wait_s=1e9)
     busy, late = Tenant(id="busy"), Tenant(id="late")
     first: list[Key] = []
     rig.submit([1, 2], tenant=late)
     for _ in range(400):
-        keep_waiting(rig, busy, first, at_least=6)
+        keep_waiting(rig, busy, first, at_least=12)
         rig.step()
     before = served(rig, first)
     second: list[Key] = []
     for _ in range(200):
-        keep_waiting(rig, busy, first, at_least=6)
-        keep_waiting(rig, late, second, at_least=6)
+        keep_waiting(rig, busy, first, at_least=12)
+        keep_waiting(rig, late, second, at_least=12)
         rig.step()
     assert 0.7 < (served(rig, first) - before) / served(rig, second) < 1.4
 
@@ -128,7 +128,7 @@ def test_a_higher_class_goes_first() -> None:
 
 
 def test_c21_a_higher_class_does_not_wait_behind_slots_full_of_a_lower_one() -> None:
-    rig = Rig(max_running=3)
+    rig = Rig(max_running=3, tenant_share=1.0)
     low, high = Tenant(id="low", top_class=1), Tenant(id="high", top_class=0)
     lows = [rig.submit([i, 2], tenant=low, max_tokens=100)[0] for i in range(3)]
     rig.step()
@@ -181,12 +181,40 @@ def test_a_head_that_waited_its_target_preempts_once_the_newest_of_the_most_serv
     rig.assert_as_alone([old, head])
 
 
-def test_equal_tenants_do_not_preempt_each_other_for_having_waited() -> None:
+def test_a_request_preempts_for_having_waited_only_once() -> None:
+    rig = Rig(max_running=1, target_wait_s=1.0, tenant_share=1.0, starve_s=0.0)
+    served_, other = Tenant(id="served"), Tenant(id="other")
+    for number in range(2):
+        rig.submit([1, number], tenant=served_, max_tokens=200)
+    rig.step()
+    account = next(iter(rig.scheduler._accounts.active))
+    account.served += 10_000
+    (head,) = rig.submit([5, 6], tenant=other, max_tokens=200)
+    other_account = next(a for a in rig.scheduler._accounts.active if a is not account)
+    other_account.served = 0.0
+    rig.step(seconds=1.1)
+    rig.step()
+    assert rig.tokens[head]
+    assert rig.scheduler.stats(rig.now).preemptions == 1
+    (seq,) = rig.scheduler._residents.running
+    other_account.served = 20_000.0
+    rig.scheduler._lifecycle.preempt(seq, rig.now)
+    rig.step()
+    other_account.served = 0.0
+    account.served = 30_000.0
+    for _ in range(5):
+        rig.step(seconds=1.1)
+    assert rig.scheduler.stats(rig.now).preemptions == 2, "the one that it caused, and its own"
+
+
+def test_equal_tenants_do_not_keep_preempting_each_other_for_having_waited() -> None:
     rig = Rig(max_running=4, target_wait_s=0.05, tenant_share=1.0, check=False)
     left, right = Tenant(id="left"), Tenant(id="right")
     keys: tuple[list[Key], list[Key]] = ([], [])
     for _ in range(400):
-        keep_waiting(rig, left, keys[0], at_least=8)
-        keep_waiting(rig, right, keys[1], at_least=8)
+        keep_waiting(rig, left, keys[0], at_least=8, max_tokens=5)
+        keep_waiting(rig, right, keys[1], at_least=8, max_tokens=9)
         rig.step()
-    assert rig.scheduler.stats(rig.now).preemptions == 0
+    ended = sum(key in rig.finished for key in keys[0] + keys[1])
+    assert ended > 150
+    assert rig.scheduler.stats(rig.now).preemptions <= 0.02 * ended

@@ -28,6 +28,33 @@ def test_a_watermark_keeps_blocks_for_those_that_run() -> None:
     rig.assert_as_alone(second)
 
 
+def test_choices_are_admitted_only_if_the_copies_of_their_partial_block_fit_too() -> None:
+    rig = Rig(num_blocks=8, max_running=8)
+    rig.submit([1] * 60, max_tokens=4)
+    rig.step()
+    three = rig.submit([2] * 40, n=3, max_tokens=2)
+    rig.step()
+    assert not rig.tokens[three[0]], "3 blocks and 2 copies are more than the 4 that are left"
+    two = rig.submit([3] * 40, n=2, max_tokens=2)
+    rig.step()
+    assert rig.tokens[two[0]]
+    rig.run()
+    rig.assert_as_alone(two + three)
+
+
+@pytest.mark.parametrize("forked", [False, True])
+def test_the_copies_that_choices_will_need_are_given_to_no_one_else(forked: bool) -> None:
+    rig = Rig(num_blocks=4, max_running=8, step_tokens=64 if forked else 30, depth=1)
+    two = rig.submit([2] * 40, n=2, max_tokens=4)
+    rig.step()
+    rig.submit([3] * 4)
+    rig.step()
+    assert rig.scheduler.stats(rig.now).waiting == 1, "the last block is spoken for"
+    rig.run()
+    assert rig.scheduler.stats(rig.now).preemptions == 0
+    rig.assert_as_alone(two)
+
+
 def test_a_head_that_does_not_fit_lets_its_tenants_others_pass() -> None:
     rig = Rig(num_blocks=8)
     rig.submit([1] * 60, max_tokens=60)
@@ -81,11 +108,12 @@ def test_a_long_prefill_keeps_neither_decodes_nor_new_prompts_waiting() -> None:
 
 
 def test_a_long_prefill_gets_on_however_many_short_ones_come() -> None:
-    rig = Rig(step_tokens=32, max_running=8, num_blocks=200)
+    rig = Rig(step_tokens=32, max_running=8, num_blocks=200, max_waiting=9)
     (long,) = rig.submit([5] * 240)
     steps = 0
     while not rig.tokens[long]:
-        rig.submit([steps % 40] * 14, max_tokens=1)
+        for number in range(3):
+            rig.submit([(steps + 7 * number) % 40] * 14, max_tokens=1)
         rig.step()
         steps += 1
         assert steps <= 2 * 240 // 16, "half of each step is the oldest prefill's"
