@@ -42,9 +42,8 @@ def test_choices_are_admitted_only_if_the_copies_of_their_partial_block_fit_too(
     rig.assert_as_alone(two + three)
 
 
-@pytest.mark.parametrize("forked", [False, True])
-def test_the_copies_that_choices_will_need_are_given_to_no_one_else(forked: bool) -> None:
-    rig = Rig(num_blocks=4, max_running=8, step_tokens=64 if forked else 30, depth=1)
+def test_the_copies_that_choices_will_need_are_given_to_no_one_else() -> None:
+    rig = Rig(num_blocks=4, max_running=8, step_tokens=30)
     two = rig.submit([2] * 40, n=2, max_tokens=4)
     rig.step()
     rig.submit([3] * 4)
@@ -53,6 +52,20 @@ def test_the_copies_that_choices_will_need_are_given_to_no_one_else(forked: bool
     rig.run()
     assert rig.scheduler.stats(rig.now).preemptions == 0
     rig.assert_as_alone(two)
+
+
+def test_choices_that_have_not_had_their_turn_to_copy_keep_their_claim() -> None:
+    rig = Rig(num_blocks=5, max_running=8, step_tokens=4)
+    four = rig.submit([2] * 20, n=4, max_tokens=3)
+    while not rig.tokens[four[0]]:
+        rig.step()
+    rig.submit([3] * 4)
+    rig.step()
+    assert len(rig.executor.plans[-1].copies) == 2, "the budget lets two of the four go on"
+    assert rig.scheduler.stats(rig.now).waiting == 1, "one more copy is needed, of the one block that is left"
+    rig.run()
+    assert rig.scheduler.stats(rig.now).preemptions == 0
+    rig.assert_as_alone(four)
 
 
 def test_a_head_that_does_not_fit_lets_its_tenants_others_pass() -> None:
