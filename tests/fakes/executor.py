@@ -76,7 +76,9 @@ class FakeExecutor:
     `broken_rows` makes the next samples of these slots fail.
     """
 
-    def __init__(self, *, num_blocks: int, slots: int, vocab_size: int, eos: Sequence[int] = (), depth: int = 0) -> None:
+    def __init__(
+        self, *, num_blocks: int, slots: int, vocab_size: int, eos: Sequence[int] = (), depth: int = 0
+    ) -> None:
         self.depth = depth
         self.broken_rows: set[int] = set()
         self.plans: list[StepPlan] = []
