@@ -1,0 +1,106 @@
+"""The worker's configuration holds only what can be run, and `auto` has one meaning."""
+
+from pathlib import Path
+
+import pytest
+
+from worker import auto
+from worker.config import WorkerConfig
+from worker.loading import set_threads
+
+
+def test_the_defaults_listen_on_loopback_alone():
+    got = WorkerConfig(model="m")
+    assert (got.host, got.port, got.metrics_port) == ("127.0.0.1", 50061, None)
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"model": ""}, "model"),
+        ({"host": ""}, "host"),
+        ({"port": -1}, "port"),
+        ({"metrics_port": 1 << 16}, "metrics_port"),
+        ({"port": 9_000, "metrics_port": 9_000}, "differ"),
+        ({"kv_memory": 0}, "kv_memory"),
+        ({"max_running": 0}, "max_running"),
+        ({"max_running": 65, "step_tokens": 64}, "step_tokens"),
+        ({"max_waiting": 0}, "max_waiting"),
+        ({"max_model_len": -1}, "max_model_len"),
+        ({"threads": -1}, "threads"),
+        ({"drain_seconds": -0.1}, "drain_seconds"),
+    ],
+)
+def test_what_cannot_be_run_is_named(fields, named):
+    with pytest.raises(ValueError, match=named):
+        WorkerConfig(**{"model": "m", **fields})
+
+
+@pytest.mark.parametrize(
+    ("wanted", "stored", "dtype"),
+    [
+        ("auto", "bfloat16", "bfloat16"),
+        ("auto", "torch.bfloat16", "bfloat16"),
+        ("auto", "float16", "bfloat16"),
+        ("auto", "float32", "float32"),
+        ("auto", None, "float32"),
+        ("float16", "float32", "float16"),
+        ("float32", "bfloat16", "float32"),
+    ],
+)
+def test_auto_dtype_is_the_models_own_but_for_float16(wanted, stored, dtype):
+    assert auto.dtype(wanted, stored) == dtype
+
+
+@pytest.mark.parametrize(
+    ("wanted", "affinity", "quota", "threads"),
+    [(0, 8, None, 8), (0, 8, 2.0, 2), (0, 8, 2.9, 2), (0, 8, 0.5, 1), (0, 2, 16.0, 2), (3, 8, 1.0, 3)],
+)
+def test_auto_threads_are_the_whole_cores_that_the_process_gets(wanted, affinity, quota, threads):
+    assert auto.threads(wanted, affinity=affinity, quota=quota) == threads
+
+
+@pytest.mark.parametrize(
+    ("files", "quota"),
+    [
+        ({"cpu.max": "150000 100000\n"}, 1.5),
+        ({"cpu.max": "max 100000\n"}, None),
+        ({"cpu/cpu.cfs_quota_us": "200000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 2.0),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None),
+        ({"cpu.max": "nonsense\n"}, None),
+        ({}, None),
+    ],
+)
+def test_the_quota_is_read_from_either_kind_of_cgroup(files, quota, tmp_path: Path):
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    affinity, got = auto.cores(tmp_path)
+    assert got == quota
+    assert affinity >= 1
+
+
+@pytest.mark.parametrize(
+    ("wanted", "model", "name"),
+    [
+        ("", "/models/smollm2", "smollm2"),
+        ("", "models/x.gguf", "x"),
+        ("", "org/name/", "name"),
+        ("mine", "/models/x", "mine"),
+    ],
+)
+def test_the_served_name_is_the_last_part_of_where_the_model_is(wanted, model, name):
+    assert auto.served_name(wanted, model) == name
+
+
+def test_depth_is_0_unless_told():
+    assert (auto.depth("auto"), auto.depth("0"), auto.depth("1")) == (0, 0, 1)
+
+
+def test_openmp_is_told_the_threads_unless_the_environment_says_otherwise():
+    environ: dict[str, str] = {}
+    assert set_threads(WorkerConfig(model="m", threads=3), environ) == 3
+    assert environ == {"OMP_NUM_THREADS": "3"}
+    environ = {"OMP_NUM_THREADS": "1"}
+    set_threads(WorkerConfig(model="m", threads=3), environ)
+    assert environ == {"OMP_NUM_THREADS": "1"}
