@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from protos import worker_pb2 as pb
 from shared.hashing import HASH_BYTES
+from shared.rpc import FRAME_LIMIT
 from shared.types import (
     AbortReason,
     Choice,
@@ -27,7 +28,9 @@ from shared.types import (
 )
 
 PROTOCOL = 1
-SUBMIT_TOKENS = 8_192  # prompt tokens a frame: at most 5 bytes each
+SUBMIT_TOKENS = 8_192  # prompt tokens a frame
+_TOKEN_BYTES = 5  # at most
+_ENVELOPE = 16  # bytes of tags and lengths around a Submit and its prompt, at most
 DELTA_HASHES = 1_024  # a frame
 SNAPSHOT_HASHES = 4_000  # a frame: 4,096 of 16 bytes would leave no room for the rest of it
 STEP_TOKENS = 1_024  # a frame, logprobs of 20 alternatives taken apart
@@ -73,14 +76,28 @@ def _sampling_from_pb(spec: pb.SamplingSpec) -> Sampling:
 
 
 def submit_to_pb(request: TokenRequest) -> Iterator[pb.Up]:
-    """A Submit, then a SubmitPart for each further SUBMIT_TOKENS of the prompt."""
-    tenant, tokens = request.tenant, request.prompt_tokens
-    submit = pb.Submit(
+    """A Submit with as much of the prompt as fits beside the rest of it, then a SubmitPart for each further SUBMIT_TOKENS.
+
+    Only given outputs, which have no parts, can make the Submit itself too large for a frame.
+    """
+    tokens = request.prompt_tokens
+    submit = _submit_without_prompt(request)
+    room = (FRAME_LIMIT - submit.ByteSize() - _ENVELOPE) // _TOKEN_BYTES
+    first = min(SUBMIT_TOKENS, max(0, room))
+    submit.prompt_tokens.extend(tokens[:first])
+    yield pb.Up(submit=submit)
+    for start in range(first, len(tokens), SUBMIT_TOKENS):
+        part = pb.SubmitPart(seq=request.seq, prompt_tokens=tokens[start : start + SUBMIT_TOKENS])
+        yield pb.Up(submit_part=part)
+
+
+def _submit_without_prompt(request: TokenRequest) -> pb.Submit:
+    tenant = request.tenant
+    return pb.Submit(
         seq=request.seq,
         request_id=request.request_id,
         tenant=pb.TenantSpec(id=tenant.id, weight=tenant.weight, salt=tenant.salt, priority=tenant.top_class),
-        prompt_tokens=tokens[:SUBMIT_TOKENS],
-        prompt_len=len(tokens),
+        prompt_len=len(request.prompt_tokens),
         choices=[pb.ChoiceSpec(handle=c.handle, index=c.index, output_tokens=c.output_tokens) for c in request.choices],
         sampling=_sampling_to_pb(request.sampling),
         adapter_digest=request.adapter_digest,
@@ -89,10 +106,6 @@ def submit_to_pb(request: TokenRequest) -> Iterator[pb.Up]:
         remaining_ms=request.remaining_ms,
         traceparent=request.traceparent,
     )
-    yield pb.Up(submit=submit)
-    for start in range(SUBMIT_TOKENS, len(tokens), SUBMIT_TOKENS):
-        part = pb.SubmitPart(seq=request.seq, prompt_tokens=tokens[start : start + SUBMIT_TOKENS])
-        yield pb.Up(submit_part=part)
 
 
 def submit_from_pb(submit: pb.Submit, tokens: Sequence[int]) -> TokenRequest:
@@ -114,6 +127,9 @@ def submit_from_pb(submit: pb.Submit, tokens: Sequence[int]) -> TokenRequest:
     )
 
 
+_REASONS = {pb.AbortReason.Value(f"ABORT_REASON_{reason.name}"): reason for reason in AbortReason}
+
+
 def abort_to_pb(handles: Sequence[int], reason: AbortReason) -> pb.Up:
     """An Abort of these handles."""
     return pb.Up(abort=pb.Abort(handles=handles, reason=pb.AbortReason.Value(f"ABORT_REASON_{reason.name}")))
@@ -121,8 +137,7 @@ def abort_to_pb(handles: Sequence[int], reason: AbortReason) -> pb.Up:
 
 def abort_from_pb(abort: pb.Abort) -> tuple[tuple[int, ...], AbortReason]:
     """The handles, and why; an unnamed reason counts as the client's."""
-    name = pb.AbortReason.Name(abort.reason).removeprefix("ABORT_REASON_")
-    return tuple(abort.handles), AbortReason.__members__.get(name, AbortReason.CLIENT)
+    return tuple(abort.handles), _REASONS.get(abort.reason, AbortReason.CLIENT)
 
 
 def _frames_of(deltas: Sequence[TokenDelta]) -> Iterator[list[TokenDelta]]:

@@ -120,8 +120,18 @@ class FakeWorker:
         await self.hub.engine.stop(BOUND)
 
 
-def _parts(info: WorkerInfo, bundle: TokenizerBundle, executor: Executor, scheduler: SchedulerConfig) -> Parts:
-    return Parts(executor=executor, scheduler=scheduler, info=info, tokenizer=bundle)
+def _scheduler_config(about: WorkerInfo, changes: dict[str, Any]) -> SchedulerConfig:
+    fields: dict[str, Any] = {
+        "max_running": about.max_running,
+        "step_tokens": 64,
+        "max_model_len": about.max_model_len,
+        "vocab_size": about.vocab_size,
+        "model_revision": about.model_revision,
+        "eos_token_ids": about.eos_token_ids,
+        "max_waiting": 32,
+        "max_waiting_per_tenant": 32,
+    }
+    return SchedulerConfig(**(fields | changes))
 
 
 @asynccontextmanager
@@ -140,18 +150,7 @@ async def fake_worker(
     """Ready when entered, on a free port of 127.0.0.1; `scheduler` are fields of SchedulerConfig. Its invariants are checked."""
     bundle = bundle or tiny_tokenizers.bundle()
     about = worker_info(bundle, total_blocks=blocks, **(info or {}))
-    fields: dict[str, Any] = {
-        "max_running": about.max_running,
-        "step_tokens": 64,
-        "max_model_len": about.max_model_len,
-        "vocab_size": about.vocab_size,
-        "model_revision": about.model_revision,
-        "eos_token_ids": about.eos_token_ids,
-        "max_waiting": 32,
-        "max_waiting_per_tenant": 32,
-        "depth": depth,
-    }
-    config = SchedulerConfig(**(fields | scheduler))
+    config = _scheduler_config(about, {"depth": depth} | scheduler)
     executor = FakeExecutor(
         num_blocks=blocks,
         slots=config.max_running,
@@ -164,7 +163,7 @@ async def fake_worker(
     metrics = WorkerMetrics.make(registry, servicer.serving)
     clocked = {} if clock is None else {"clock": clock}
     servicer.loaded = assemble(
-        _parts(about, bundle, gate, config),
+        Parts(executor=gate, scheduler=config, info=about, tokenizer=bundle),
         metrics=metrics,
         drain_seconds=drain_seconds,
         check=True,
@@ -227,6 +226,12 @@ class PlayedRouter:
     async def submit(self, request: TokenRequest) -> None:
         for frame in wire.submit_to_pb(request):
             await self.call.write(frame)
+
+    async def arrived(self) -> None:
+        """Wait until the worker has taken everything sent so far."""
+        nonce = 1_000 + len(self.of("pong"))
+        await self.send(ping=pb.Ping(nonce=nonce))
+        await until(lambda: any(pong.nonce == nonce for pong in self.of("pong")), "a pong")
 
     def tokens(self, handle: int) -> list[int]:
         """All that came for a choice."""

@@ -55,8 +55,7 @@ async def test_an_abort_frees_everything_within_a_step_c16(phase, depth):
         await router.call.write(wire.abort_to_pb([1, 2, 3], AbortReason.CLIENT))
         if phase == "queued":
             await router.call.write(wire.abort_to_pb([9], AbortReason.CLIENT))
-        await router.send(ping=pb.Ping(nonce=1))
-        await router.came("pong")  # the abort has reached the worker: from here on, steps count
+        await router.arrived()  # from here on, steps count
         worker.gate.allow(2 + depth)
         ends = await router.finished(1, 2, 3)
         assert {end.reason for end in ends} == {FinishReason.ABORTED}
@@ -88,7 +87,8 @@ async def test_a_stream_whose_router_is_gone_aborts_its_requests_and_leaves_othe
             await call.write(pb.Up(hello=pb.Hello(protocol=wire.PROTOCOL, router_id="gone")))
             for frame in wire.submit_to_pb(token_request(1, 1, first=9, max_tokens=200)):
                 await call.write(frame)
-            await stays.load(lambda load: load.running + load.waiting == 2 or load.has_work)
+            await stays.arrived()
+            await until(lambda: worker.hub.engine._sent >= 2, "both requests")
         await until(lambda: worker.metric("routers") == 1, "the stream's end")
         worker.gate.open()
         await stays.finished(1)
@@ -164,6 +164,7 @@ async def test_a_deadline_ends_a_request_in_the_queue_too():
         worker.gate.hold()
         await router.submit(token_request(1, 1, max_tokens=4))
         await router.submit(token_request(2, 2, max_tokens=4, remaining_ms=300))
+        await router.arrived()
         await _held(worker)
         worker.gate.allow(2)
         await router.load(lambda load: load.acked_seq == 2)

@@ -38,7 +38,7 @@ async def test_a_step_is_one_frame_a_stream():
         worker.gate.hold()
         for seq in range(1, 7):
             await router.submit(token_request(seq, seq, length=16, max_tokens=10))
-        await router.load(lambda load: load.acked_seq == 6 or load.has_work)
+        await router.arrived()
         worker.gate.open()
         await router.finished(*range(1, 7))
         batches = router.of("step_batch")
@@ -145,6 +145,7 @@ async def test_a_handle_in_use_is_refused_to_a_second_request_and_kept_by_the_fi
         first = token_request(1, 7)
         await router.submit(first)
         await router.submit(token_request(2, 7))
+        await router.arrived()
         worker.gate.open()
         (reject,) = await router.came("reject")
         assert (reject.seq, reject.param) == (2, "choices.handle")
@@ -157,8 +158,9 @@ async def test_acks_grow_and_a_load_covers_what_it_acknowledges():
         worker.gate.hold()
         for seq in range(1, 6):
             await router.submit(token_request(10 * seq, seq))
+        await router.arrived()
         await until(lambda: worker.gate.waiting, "the first step")
-        worker.gate.allow()
+        worker.gate.allow(2)  # a turn ends with its step
         load = await router.load(lambda load: load.acked_seq == 50)
         assert load.running + load.waiting == 5
         assert load.has_work
@@ -187,6 +189,7 @@ async def test_credits_are_the_free_waiting_places_shared_by_all_streams():
                 worker.gate.hold()
                 for seq in range(1, 6):
                     await one.submit(token_request(seq, seq))
+                await one.arrived()
                 await until(lambda: worker.gate.waiting, "the first step")
                 worker.gate.allow(3)
                 load = await two.load(lambda load: load.waiting == 4)

@@ -1,0 +1,223 @@
+"""What goes over the internal stream comes back the same, in frames of at most 64 KiB, asserted on real bytes."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protos import worker_pb2 as pb
+from shared import rpc
+from shared.types import (
+    AbortReason,
+    Choice,
+    Finished,
+    FinishReason,
+    KvDelta,
+    KvSnapshot,
+    Load,
+    RejectCode,
+    Rejected,
+    Sampling,
+    StepDeltas,
+    Tenant,
+    TokenDelta,
+    TokenLogprobs,
+    TokenRequest,
+    WorkerInfo,
+)
+from shared.wire import worker as wire
+
+U32, U64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
+FLOAT = st.floats(width=32, allow_nan=False, allow_infinity=False)
+TOKENS = st.lists(U32, max_size=20).map(tuple)
+HASHES = st.lists(st.binary(min_size=16, max_size=16), max_size=20).map(tuple)
+
+SAMPLINGS = st.builds(
+    Sampling,
+    temperature=FLOAT,
+    top_p=FLOAT,
+    top_k=U32,
+    min_p=FLOAT,
+    seed=U64,
+    max_tokens=U32,
+    min_tokens=U32,
+    stop_token_ids=TOKENS,
+    ignore_eos=st.booleans(),
+    logprobs=st.none() | st.integers(0, 20),
+)
+REQUESTS = st.builds(
+    TokenRequest,
+    seq=U64,
+    request_id=st.text(max_size=20),
+    tenant=st.builds(Tenant, id=st.text(max_size=9), weight=FLOAT, salt=st.binary(max_size=20), top_class=U32),
+    prompt_tokens=st.lists(U32, max_size=40),
+    choices=st.lists(st.builds(Choice, handle=U32, index=U32, output_tokens=TOKENS), max_size=4).map(tuple),
+    sampling=SAMPLINGS,
+    adapter_digest=st.binary(max_size=32),
+    numerics_id=st.text(max_size=9),
+    resumed=st.booleans(),
+    remaining_ms=st.none() | U32,
+    traceparent=st.text(max_size=55),
+)
+
+
+def over_the_wire(frame: Any) -> Any:
+    """As the other side gets it."""
+    data = frame.SerializeToString()
+    assert len(data) <= rpc.FRAME_LIMIT
+    return type(frame).FromString(data)
+
+
+def received(request: TokenRequest) -> TokenRequest:
+    first, *parts = map(over_the_wire, wire.submit_to_pb(request))
+    tokens = list(first.submit.prompt_tokens)
+    for part in parts:
+        assert part.submit_part.seq == request.seq
+        tokens += part.submit_part.prompt_tokens
+    assert first.submit.prompt_len == len(tokens)
+    return wire.submit_from_pb(first.submit, tokens)
+
+
+@given(REQUESTS)
+def test_a_request_survives(request):
+    assert received(request) == request
+
+
+@pytest.mark.parametrize("length", [0, 1, 8_191, 8_192, 8_193, 50_000])
+def test_a_prompt_of_any_length_arrives_whole(length):
+    tokens = [2**32 - 1 - i for i in range(length)]
+    request = TokenRequest(
+        seq=2**64 - 1,
+        request_id="r" * 500,
+        tenant=Tenant(id="t" * 500, salt=b"s" * 64),
+        prompt_tokens=tokens,
+        choices=tuple(Choice(handle=2**32 - 1 - i, index=i) for i in range(128)),
+        sampling=Sampling(temperature=1.0, max_tokens=5, stop_token_ids=tuple(range(2**31, 2**31 + 1_000))),
+        traceparent="00-" + "a" * 52,
+    )
+    assert received(request) == request
+
+
+def test_a_request_with_many_given_outputs_still_fits_with_its_prompt_in_parts():
+    choices = tuple(Choice(handle=i, index=i, output_tokens=(2**31,) * 3_000) for i in range(4))
+    sampling = Sampling(temperature=0.0, max_tokens=4_000)
+    request = TokenRequest(
+        seq=1,
+        request_id="r",
+        tenant=Tenant(id="t"),
+        prompt_tokens=[2**31] * 9_000,
+        choices=choices,
+        sampling=sampling,
+        resumed=True,
+    )
+    assert received(request) == request
+
+
+@pytest.mark.parametrize("reason", AbortReason)
+def test_an_abort_survives(reason):
+    assert wire.abort_from_pb(over_the_wire(wire.abort_to_pb([1, 2**32 - 1], reason)).abort) == ((1, 2**32 - 1), reason)
+
+
+@pytest.mark.parametrize("number", [0, 99])
+def test_an_abort_without_a_known_reason_is_the_clients(number):
+    assert wire.abort_from_pb(pb.Abort(handles=[1], reason=number))[1] is AbortReason.CLIENT
+
+
+def deltas(rows: int, tokens: int, width: int | None) -> tuple[TokenDelta, ...]:
+    top = tuple((2**32 - 1 - i, -float(i)) for i in range(width or 0))
+    logprobs = () if width is None else (TokenLogprobs(sampled=-0.5, top=top),) * tokens
+    return tuple(
+        TokenDelta(handle=2**32 - 1 - row, tokens=(2**32 - 1,) * tokens, logprobs=logprobs) for row in range(rows)
+    )
+
+
+@pytest.mark.parametrize(("rows", "tokens"), [(1, 1), (64, 1), (4_000, 1), (300, 5), (3, 150)])
+@pytest.mark.parametrize("width", [None, 0, 1, 20])
+def test_a_step_of_any_size_arrives_whole_and_in_order(rows, tokens, width):
+    step = StepDeltas(step_seq=2**63, acked_seq=2**63, deltas=deltas(rows, tokens, width))
+    frames = [over_the_wire(frame) for frame in wire.step_to_pb(step)]
+    back = [wire.step_from_pb(frame.step_batch) for frame in frames]
+    assert {(part.step_seq, part.acked_seq) for part in back} == {(2**63, 2**63)}
+    assert tuple(delta for part in back for delta in part.deltas) == step.deltas
+
+
+def test_a_usual_step_is_one_frame():
+    step = StepDeltas(step_seq=1, acked_seq=1, deltas=deltas(512, 1, None))
+    assert len(list(wire.step_to_pb(step))) == 1
+
+
+@given(
+    st.builds(
+        Finished,
+        handle=U32,
+        reason=st.sampled_from(FinishReason),
+        prompt_tokens=U32,
+        output_tokens=U32,
+        cached_tokens=U32,
+        stop_token=st.none() | U32,
+        message=st.text(max_size=50),
+        preemptions=U32,
+    )
+)
+def test_an_end_survives(finished):
+    assert wire.finish_from_pb(over_the_wire(wire.finish_to_pb(finished)).finish) == finished
+
+
+@given(
+    st.builds(
+        Rejected,
+        seq=U64,
+        code=st.sampled_from(RejectCode),
+        message=st.text(max_size=50),
+        param=st.text(max_size=9),
+        retry_after_ms=st.none() | U64,
+    )
+)
+def test_a_reject_survives(rejected):
+    assert wire.reject_from_pb(over_the_wire(wire.reject_to_pb(rejected)).reject) == rejected
+
+
+LOADS = {
+    name: U64 if name in {"step_seq", "acked_seq", "waiting_uncached_tokens", "context_tokens"} else U32
+    for name in Load.__slots__
+} | {
+    "has_work": st.booleans(),
+    "draining": st.booleans(),
+    "predicted_step_ms": FLOAT,
+    "prefill_tokens_per_s": FLOAT,
+}
+
+
+@given(st.builds(Load, **LOADS))
+def test_a_load_survives(load):
+    assert wire.load_from_pb(over_the_wire(wire.load_to_pb(load)).load) == load
+
+
+NUMBERS = ("max_model_len", "vocab_size", "block_size", "total_blocks", "max_running")
+INFOS = {name: U32 if name in NUMBERS else st.text(max_size=9) for name in WorkerInfo.__slots__}
+
+
+@given(st.builds(WorkerInfo, **(INFOS | {"eos_token_ids": TOKENS})))
+def test_what_a_worker_is_survives(info):
+    assert wire.info_from_pb(over_the_wire(wire.info_to_pb(info))) == info
+
+
+@given(st.builds(KvDelta, epoch=U64, sequence=U64, added=HASHES, removed=HASHES))
+def test_a_kv_delta_survives(delta):
+    assert wire.kv_delta_from_pb(over_the_wire(wire.kv_delta_to_pb(delta)).kv_delta) == delta
+
+
+@given(st.builds(KvSnapshot, epoch=U64, sequence=U64, hashes=HASHES, last=st.booleans()))
+@settings(max_examples=30)
+def test_a_kv_snapshot_survives(piece):
+    assert wire.kv_snapshot_from_pb(over_the_wire(wire.kv_snapshot_to_pb(piece)).kv_snapshot) == piece
+
+
+def test_the_largest_kv_frames_fit():
+    largest = 2**64 - 1
+    hashes = tuple(i.to_bytes(16, "big") for i in range(wire.SNAPSHOT_HASHES))
+    over_the_wire(wire.kv_snapshot_to_pb(KvSnapshot(epoch=largest, sequence=largest, hashes=hashes, last=True)))
+    half = wire.DELTA_HASHES // 2
+    delta = KvDelta(epoch=largest, sequence=largest, added=hashes[:half], removed=hashes[half : 2 * half])
+    over_the_wire(wire.kv_delta_to_pb(delta))
