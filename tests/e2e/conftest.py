@@ -1,0 +1,33 @@
+"""Stacks that the end-to-end tests share."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.stack import RunningStack
+from tests.fakes.tiny_models import write_tiny_llama
+
+SMALL = ("--kv-memory", "16MiB", "--max-model-len", "512", "--check-integrity")
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random Llama that answers in no time."""
+    return write_tiny_llama(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def stack(tiny_model: Path) -> Iterator[RunningStack]:
+    """A router and two workers."""
+    running = RunningStack(tiny_model, workers=2, worker_arguments=SMALL)
+    yield running
+    assert running.stop() == 0, "".join(running.errors)[-2000:]
+
+
+@pytest.fixture
+def own_stack(tiny_model: Path) -> Iterator[RunningStack]:
+    """A router and two workers that a test may break."""
+    running = RunningStack(tiny_model, workers=2, worker_arguments=SMALL)
+    yield running
+    running.stop()

@@ -1,0 +1,75 @@
+"""Clients that leave in the middle, and a worker that dies: nobody else notices, and nothing is left behind."""
+
+import asyncio
+import os
+import random
+import signal
+
+import httpx
+
+from octavo.client.aio import AsyncClient
+from shared.errors import OctavoError, Unavailable
+from tests.e2e.stack import RunningStack, until_at_rest
+
+CLIENTS = 64
+
+
+async def _stream(client: httpx.AsyncClient, model: str, leave_after: int | None) -> tuple[int, int]:
+    """Finishes seen and [DONE]s seen; leaves after some chunks where told to."""
+    body = {"model": model, "prompt": "Once", "max_tokens": 40, "stream": True, "ignore_eos": True}
+    finishes = dones = chunks = 0
+    async with client.stream("POST", "/v1/completions", json=body) as response:
+        assert response.status_code == 200
+        async for line in response.aiter_lines():
+            chunks += line.startswith("data: {")
+            finishes += '"finish_reason":"' in line
+            dones += line == "data: [DONE]"
+            if leave_after is not None and chunks > leave_after:
+                break
+    return finishes, dones
+
+
+async def test_of_64_clients_half_vanish_and_the_others_end_once(stack: RunningStack) -> None:
+    draw = random.Random(5)
+    leave = [draw.randrange(20) if i % 2 else None for i in range(CLIENTS)]
+    async with httpx.AsyncClient(base_url=f"http://{stack.http}", timeout=90) as client:
+        seen = await asyncio.gather(*(_stream(client, stack.model, after) for after in leave))
+        for ended, after in zip(seen, leave, strict=True):
+            assert after is not None or ended == (1, 1)
+        for address in stack.workers:
+            load = await asyncio.to_thread(until_at_rest, address)
+            assert load.free_blocks == load.total_blocks
+        metrics = (await client.get("/metrics")).text
+    gauges = [line for line in metrics.splitlines() if line.startswith("octavo_router_requests_")]
+    resting = [line for line in gauges if "in_flight" in line or "queued" in line]
+    assert resting
+    assert all(line.endswith(" 0.0") for line in resting), resting
+
+
+async def test_killing_one_of_two_workers_leaves_the_others_streams_untouched(own_stack: RunningStack) -> None:
+    async with AsyncClient(own_stack.grpc, timeout=90) as client:
+        settled = asyncio.Semaphore(0)
+
+        async def run() -> str | OctavoError:
+            try:
+                stream = await client.complete("Once", max_tokens=400, ignore_eos=True, temperature=0.0, stream=True)
+                text, first = [], True
+                async for delta in stream:
+                    text.append(delta.text)
+                    if first:
+                        settled.release()
+                    first = False
+            except OctavoError as error:
+                return error
+            return "".join(text)
+
+        tasks = [asyncio.create_task(run()) for _ in range(8)]
+        for _ in tasks:
+            await settled.acquire()
+        os.kill(own_stack.worker_pids[0], signal.SIGKILL)
+        ends = await asyncio.gather(*tasks)
+    whole = [end for end in ends if isinstance(end, str)]
+    cut = [end for end in ends if isinstance(end, OctavoError)]
+    assert len(whole) == 4, "the load was not spread evenly, or the other worker's streams were touched"
+    assert len(set(whole)) == 1
+    assert all(isinstance(error, Unavailable) for error in cut)
