@@ -17,7 +17,7 @@ from protos import worker_pb2 as pb
 from protos import worker_pb2_grpc
 from shared import rpc
 from shared.tokenizer import TokenizerBundle
-from shared.types import OPEN_TENANT, Choice, Sampling, TokenRequest, WorkerInfo
+from shared.types import OPEN_TENANT, Choice, Finished, Sampling, TokenRequest, WorkerInfo
 from shared.wire import worker as wire
 from tests.fakes import tiny_tokenizers
 from tests.fakes.executor import FakeExecutor, alone
@@ -194,6 +194,8 @@ class PlayedRouter:
         self.frames: list[pb.Down] = []
         self.error: grpc.aio.AioRpcError | None = None
         self.over = False
+        self._tokens: dict[int, list[int]] = {}
+        self._ends: dict[int, Finished] = {}
         self._reader: asyncio.Task[None] | None = None
 
     def listen(self) -> None:
@@ -203,18 +205,29 @@ class PlayedRouter:
     async def _read(self) -> None:
         try:
             while (frame := await self.call.read()) is not grpc.aio.EOF:
-                self.frames.append(frame)
+                self._take(frame)
         except grpc.aio.AioRpcError as error:
             self.error = error
         except asyncio.CancelledError:
             pass
         self.over = True
 
+    def _take(self, frame: pb.Down) -> None:
+        self.frames.append(frame)
+        if frame.HasField("step_batch"):
+            for delta in wire.step_from_pb(frame.step_batch).deltas:
+                self._tokens.setdefault(delta.handle, []).extend(delta.tokens)
+        elif frame.HasField("finish"):
+            assert frame.finish.handle not in self._ends, f"handle {frame.finish.handle} ended twice"
+            self._ends[frame.finish.handle] = wire.finish_from_pb(frame.finish)
+
     async def close(self) -> None:
         self.call.cancel()
         if self._reader is not None:
             self._reader.cancel()
             await asyncio.wait([self._reader])
+            if not self._reader.cancelled():
+                self._reader.result()
 
     def of(self, kind: str) -> list[Any]:
         """The frames of one kind, unwrapped."""
@@ -235,19 +248,16 @@ class PlayedRouter:
 
     def tokens(self, handle: int) -> list[int]:
         """All that came for a choice."""
-        steps = [wire.step_from_pb(batch) for batch in self.of("step_batch")]
-        return [token for step in steps for delta in step.deltas if delta.handle == handle for token in delta.tokens]
+        return self._tokens.get(handle, [])
 
-    def finish(self, handle: int) -> Any:
-        """A choice's end, or None. There is never a second one."""
-        ends = [end for end in self.of("finish") if end.handle == handle]
-        assert len(ends) <= 1, f"handle {handle} ended twice"
-        return wire.finish_from_pb(ends[0]) if ends else None
+    def finish(self, handle: int) -> Finished | None:
+        """A choice's end, if it has come. There is never a second one."""
+        return self._ends.get(handle)
 
-    async def finished(self, *handles: int) -> list[Any]:
+    async def finished(self, *handles: int) -> list[Finished]:
         """Wait for these choices' ends."""
         await until(lambda: all(self.finish(handle) for handle in handles), f"the ends of {handles}")
-        return [self.finish(handle) for handle in handles]
+        return [self._ends[handle] for handle in handles]
 
     async def came(self, kind: str, count: int = 1) -> list[Any]:
         """Wait for so many frames of a kind."""

@@ -26,7 +26,7 @@ from shared.types import (
 from shared.wire import worker as wire
 from tests.fakes import tiny_tokenizers
 
-BOUND = 10.0  # seconds that a test waits for anything
+BOUND = 30.0  # seconds that a test waits for anything
 
 
 async def until(condition: Callable[[], Any], what: str = "") -> Any:
