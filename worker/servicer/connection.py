@@ -107,8 +107,7 @@ async def _follow(writer: "asyncio.Task[None]") -> None:
 async def _watch(stream: RouterStream, tick: float) -> None:
     while not stream.over.done():
         await asyncio.wait([stream.over], timeout=tick)
-        if stream.silent():
-            stream.end(DeadlineExceeded("the router is silent"))
+        stream.look()
     error = stream.over.result()
     if error is not None:
         raise error

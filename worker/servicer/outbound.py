@@ -1,24 +1,27 @@
 """What waits to be written to a router: what is urgent, then steps in order, then Load, then KV.
 
 Load and KV frames are made when their turn comes, so that they tell the newest; a KV frame goes only where nothing else waits,
-so that a snapshot's pieces lie between steps.
+so that a snapshot's pieces lie between steps. Steps that gathered while a frame was written go out as one.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from itertools import islice
 
 from protos import worker_pb2 as pb
+from worker.servicer.bundle import MOST, Bundle, frames_of, run_length
 
 
 class Outbound:
-    """`undelivered` counts the bundles, each what one report brought, of which some frame is not out."""
+    """`undelivered` counts the bundles of which no frame is out."""
 
     def __init__(self, *, make_load: Callable[[], pb.Down], next_kv: Callable[[], pb.Down | None]):
         self._make_load = make_load
         self._next_kv = next_kv
         self._urgent: deque[pb.Down] = deque()
-        self._bundles: deque[deque[pb.Down]] = deque()
+        self._bundles: deque[Bundle] = deque()
+        self._frames: deque[pb.Down] = deque()  # of bundles of which some are out
         self._load_due = False
         self._closed = False
         self._ready = asyncio.Event()
@@ -33,12 +36,10 @@ class Outbound:
         self._urgent.append(frame)
         self._ready.set()
 
-    def put(self, frames: Iterable[pb.Down]) -> None:
-        """One bundle, in order."""
-        bundle = deque(frames)
-        if bundle:
-            self._bundles.append(bundle)
-            self._ready.set()
+    def put(self, bundle: Bundle) -> None:
+        """In order."""
+        self._bundles.append(bundle)
+        self._ready.set()
 
     def want_load(self) -> None:
         """A Load, as soon as nothing more important waits."""
@@ -58,6 +59,7 @@ class Outbound:
         """`get` gives None from now on."""
         self._urgent.clear()
         self._bundles.clear()
+        self._frames.clear()
         self.close()
 
     async def get(self) -> pb.Down | None:
@@ -70,8 +72,10 @@ class Outbound:
     def _next(self) -> pb.Down | None:
         if self._urgent:
             return self._urgent.popleft()
-        if self._bundles:
-            return self._next_of_bundle()
+        if self._bundles and not self._frames:
+            self._frames.extend(frames_of(self._cut()))
+        if self._frames:
+            return self._frames.popleft()
         if self._closed:
             return None
         if self._load_due:
@@ -79,8 +83,6 @@ class Outbound:
             return self._make_load()
         return self._next_kv()
 
-    def _next_of_bundle(self) -> pb.Down:
-        frame = self._bundles[0].popleft()
-        if not self._bundles[0]:
-            self._bundles.popleft()
-        return frame
+    def _cut(self) -> list[Bundle]:
+        count = run_length(list(islice(self._bundles, MOST)))
+        return [self._bundles.popleft() for _ in range(count)]

@@ -1,4 +1,4 @@
-"""Whether a router is still there. Pure: every question is asked with the time."""
+"""Whether a router is still there and takes what it is sent. Pure: every question is asked with the time."""
 
 from worker.servicer.settings import StreamSettings
 
@@ -10,6 +10,7 @@ class Presence:
         self._settings = settings
         self._heard = now
         self._looked = now
+        self._behind_since: float | None = None
 
     def heard(self, now: float) -> None:
         """A frame has come."""
@@ -21,3 +22,12 @@ class Presence:
             self._heard = min(now, self._heard + now - self._looked)
         self._looked = now
         return now - self._heard >= self._settings.silent_after
+
+    def stuck(self, now: float, undelivered: int) -> bool:
+        """A regular look. What waits goes out merged: one who reads at all is not behind for long, not even where hundreds of requests end
+        at once."""
+        if undelivered <= self._settings.undelivered:
+            self._behind_since = None
+        elif self._behind_since is None:
+            self._behind_since = now
+        return self._behind_since is not None and now - self._behind_since >= self._settings.stuck_after

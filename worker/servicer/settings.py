@@ -7,7 +7,7 @@ from dataclasses import dataclass
 class StreamSettings:
     """`tick` is how often a router's silence is looked at; where that took over `stall_after`, this process itself stood still.
 
-    `undelivered` counts what one report brought as one, however many frames that is: a router that ends 300 requests at once is not slow.
+    A router for which more than `undelivered` frames wait, a step's counted as one, for `stuck_after` is dropped.
     `unfinished_submits` bounds the Submits of a stream of which parts are missing.
     """
 
@@ -16,6 +16,7 @@ class StreamSettings:
     hello_timeout: float = 10.0
     silent_after: float = 5.0
     undelivered: int = 256
+    stuck_after: float = 0.5
     tick: float = 0.25
     stall_after: float = 1.0
     hung_after: float = 5.0

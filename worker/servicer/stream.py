@@ -6,7 +6,7 @@ from typing import Protocol
 
 from protos import worker_pb2 as pb
 from shared import rpc
-from shared.errors import InvalidRequest, OctavoError, Overloaded
+from shared.errors import DeadlineExceeded, InvalidRequest, OctavoError, Overloaded
 from shared.types import (
     AbortReason,
     Finished,
@@ -14,7 +14,6 @@ from shared.types import (
     Load,
     RejectCode,
     Rejected,
-    StepDeltas,
     TokenDelta,
     TokenRequest,
 )
@@ -22,6 +21,7 @@ from shared.wire import worker as wire
 from worker.servicer.acks import Acks
 from worker.servicer.assembly import Assembly, Partial
 from worker.servicer.book import Book
+from worker.servicer.bundle import Bundle
 from worker.servicer.kvfeed import KvFeed
 from worker.servicer.outbound import Outbound
 from worker.servicer.pacer import LoadPacer
@@ -97,9 +97,13 @@ class RouterStream:
         self._pacer.stop()
         self.book.close(why)
 
-    def silent(self) -> bool:
-        """Whether the router has not been heard for too long."""
-        return self._presence.silent(self._clock())
+    def look(self) -> None:
+        """A regular look: a router that is silent, or takes nothing, is dropped."""
+        now, settings = self._clock(), self._settings
+        if self._presence.silent(now):
+            self.end(DeadlineExceeded(f"the router was silent for {settings.silent_after:g} s"))
+        if self._presence.stuck(now, self.outbound.undelivered):
+            self.end(Overloaded(f"over {settings.undelivered} undelivered frames"))
 
     # ---- from the router
 
@@ -145,7 +149,7 @@ class RouterStream:
     def _refuse(self, partial: Partial, code: RejectCode, message: str, param: str = "") -> None:
         self._void(partial)
         rejected = Rejected(seq=partial.submit.seq, code=code, message=message, param=param)
-        self.outbound.put([wire.reject_to_pb(rejected)])
+        self.outbound.put(Bundle(ends=(wire.reject_to_pb(rejected),)))
 
     def _void(self, partial: Partial) -> None:
         """It is answered: what is still to come of it says nothing any more."""
@@ -181,7 +185,7 @@ class RouterStream:
             )
             for handle, count in given.items()
         )
-        self.outbound.put([wire.finish_to_pb(end) for end in ends])
+        self.outbound.put(Bundle(ends=tuple(map(wire.finish_to_pb, ends)), ended=frozenset(given)))
 
     # ---- to the router
 
@@ -192,21 +196,21 @@ class RouterStream:
         finished: Sequence[Finished],
         rejected: Sequence[Rejected],
     ) -> None:
-        """What one report has for this stream. A router with too much undelivered is dropped."""
-        frames = []
-        if deltas:
-            step = StepDeltas(step_seq=step_seq, acked_seq=self.acks.acked, deltas=tuple(deltas))
-            frames = list(wire.step_to_pb(step))
-            self.book.tokens(delta.handle for delta in deltas)
+        """What one report has for this stream."""
+        self.book.tokens(delta.handle for delta in deltas)
         for end in finished:
             self.book.finish(end)
-            frames.append(wire.finish_to_pb(end))
         for reject in rejected:
             self.book.reject(reject)
-            frames.append(wire.reject_to_pb(reject))
-        self.outbound.put(frames)
-        if self.outbound.undelivered > self._settings.undelivered:
-            self.end(Overloaded(f"over {self._settings.undelivered} undelivered frames"))
+        ends = (*map(wire.finish_to_pb, finished), *map(wire.reject_to_pb, rejected))
+        bundle = Bundle(
+            step_seq=step_seq,
+            acked_seq=self.acks.acked,
+            deltas=tuple(deltas),
+            ends=ends,
+            ended=frozenset(end.handle for end in finished),
+        )
+        self.outbound.put(bundle)
 
     def snapshot(self, hashes: tuple[bytes, ...], position: int) -> None:
         """The whole view that it asked for."""

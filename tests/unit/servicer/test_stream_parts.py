@@ -7,9 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protos import worker_pb2 as pb
+from shared import rpc
 from shared.errors import InvalidRequest
+from shared.types import TokenDelta, TokenLogprobs
+from shared.wire import worker as wire
 from worker.servicer.acks import Acks
 from worker.servicer.assembly import Assembly
+from worker.servicer.bundle import MOST, Bundle, frames_of, run_length
 from worker.servicer.credits import shares
 from worker.servicer.outbound import Outbound
 from worker.servicer.presence import Presence
@@ -85,6 +89,10 @@ def down(nonce: int) -> pb.Down:
     return pb.Down(pong=pb.Pong(nonce=nonce))
 
 
+def ends(*nonces: int) -> Bundle:
+    return Bundle(ends=tuple(map(down, nonces)))
+
+
 LOAD, KV = pb.Down(load=pb.Load()), pb.Down(kv_delta=pb.KvDelta())
 
 
@@ -95,8 +103,8 @@ def outbound(kv: list[pb.Down]) -> Outbound:
 async def test_urgent_frames_then_steps_then_load_then_kv():
     out = outbound([KV])
     out.want_load()
-    out.put([down(2), down(3)])
-    out.put([down(4)])
+    out.put(ends(2, 3))
+    out.put(ends(4))
     out.put_urgent(down(1))
     assert out.undelivered == 2
     got = [await out.get() for _ in range(6)]
@@ -107,9 +115,9 @@ async def test_urgent_frames_then_steps_then_load_then_kv():
 async def test_a_kv_frame_lies_between_steps():
     kv = [KV, KV]
     out = outbound(kv)
-    out.put([down(1)])
+    out.put(ends(1))
     got = [await out.get() for _ in range(2)]
-    out.put([down(2)])
+    out.put(ends(2))
     got += [await out.get() for _ in range(2)]
     assert got == [down(1), KV, down(2), KV]
 
@@ -122,25 +130,81 @@ async def test_loads_that_wait_are_one():
     getting = asyncio.ensure_future(out.get())
     await asyncio.sleep(0)
     assert not getting.done()
-    out.put([down(1)])
+    out.put(ends(1))
     assert await getting == down(1)
 
 
 async def test_closing_lets_steps_out_and_abandoning_does_not():
     out = outbound([KV])
-    out.put([down(1)])
+    out.put(ends(1))
     out.close()
     assert [await out.get(), await out.get()] == [down(1), None]
     out = outbound([])
-    out.put([down(1)])
+    out.put(ends(1))
     out.abandon()
     assert await out.get() is None
 
 
-def test_an_empty_bundle_is_none():
+ROWS = st.tuples(st.integers(1, 4), st.lists(st.integers(0, 99), min_size=1, max_size=3))
+
+
+@given(st.lists(st.lists(ROWS, max_size=4, unique_by=lambda row: row[0]), min_size=1, max_size=9))
+def test_merged_steps_give_every_choice_the_same_tokens_and_logprobs(steps):
+    bundles = [
+        Bundle(
+            step_seq=number,
+            acked_seq=2 * number,
+            deltas=tuple(
+                TokenDelta(handle=h, tokens=tuple(ts), logprobs=tuple(TokenLogprobs(sampled=-t) for t in ts))
+                for h, ts in rows
+            ),
+            ends=(down(number),),
+        )
+        for number, rows in enumerate(steps)
+    ]
+    frames = list(frames_of(bundles))
+    assert [frame.pong.nonce for frame in frames if frame.HasField("pong")] == list(range(len(steps)))
+    deltas = [d for f in frames if f.HasField("step_batch") for d in wire.step_from_pb(f.step_batch).deltas]
+    for handle in range(1, 5):
+        want = [token for rows in steps for h, tokens in rows if h == handle for token in tokens]
+        assert [token for d in deltas if d.handle == handle for token in d.tokens] == want
+        assert [-row.sampled for d in deltas if d.handle == handle for row in d.logprobs] == want
+    for frame in frames:
+        if frame.HasField("step_batch"):
+            assert (frame.step_batch.step_seq, frame.step_batch.acked_seq) == (len(steps) - 1, 2 * len(steps) - 2)
+
+
+def test_tokens_of_a_handle_that_is_used_again_do_not_pass_its_end():
+    used = Bundle(deltas=(TokenDelta(handle=1, tokens=(5,)),))
+    ended = Bundle(ends=(down(1),), ended=frozenset({1}))
+    assert run_length([used, ended, used, used]) == 2
+    assert run_length([used] * (MOST + 5)) == MOST
+    assert run_length([ended, ended]) == 2
+
+
+async def test_steps_that_gathered_go_out_as_one():
     out = outbound([])
-    out.put([])
+    for token in range(300):
+        out.put(Bundle(step_seq=token, deltas=(TokenDelta(handle=1, tokens=(token,)),)))
+    got = [await out.get() for _ in range(3)]
     assert out.undelivered == 0
+    assert [token for frame in got for token in frame.step_batch.tokens] == list(range(300))
+
+
+def test_the_most_that_is_merged_of_one_choice_fits_a_frame():
+    top = tuple((2**32 - 1, -1.0) for _ in range(20))
+    delta = TokenDelta(handle=2**32 - 1, tokens=(2**32 - 1,), logprobs=(TokenLogprobs(sampled=-1.0, top=top),))
+    bundles = [Bundle(step_seq=2**63, acked_seq=2**63, deltas=(delta,))] * MOST
+    assert all(frame.ByteSize() <= rpc.FRAME_LIMIT for frame in frames_of(bundles))
+
+
+def test_a_router_is_stuck_when_too_much_waits_for_too_long():
+    presence = Presence(StreamSettings(), 0.0)
+    assert not presence.stuck(1.0, 257)
+    assert not presence.stuck(1.4, 300)
+    assert not presence.stuck(1.6, 256)
+    assert not presence.stuck(1.7, 257)
+    assert presence.stuck(2.2, 257)
 
 
 def test_a_router_is_silent_after_five_seconds_of_silence():
