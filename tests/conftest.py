@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: tests share the cores with the servers they start
+
 ROOT = Path(__file__).resolve().parent.parent
 
 

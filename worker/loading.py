@@ -17,6 +17,7 @@ from worker.assemble import Parts
 from worker.config import WorkerConfig
 from worker.execution.config import RunnerConfig
 from worker.scheduler.config import SchedulerConfig
+from worker.warmup import warm_up
 
 _LOG = logging.getLogger("octavo.worker")
 
@@ -26,10 +27,14 @@ class LoadFailed(Exception):
 
 
 def set_threads(config: WorkerConfig, environ: MutableMapping[str, str]) -> int:
-    """The number of threads, told to OpenMP as well unless the environment already says how many."""
+    """The number of threads, told to OpenMP as well unless the environment already says how many.
+
+    Threads that wait sleep: the router and the event loop run on the same cores, and one that spins there stops a whole step.
+    """
     affinity, quota = auto.cores()
     threads = auto.threads(config.threads, affinity=affinity, quota=quota)
     environ.setdefault("OMP_NUM_THREADS", str(threads))
+    environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     return threads
 
 
@@ -81,12 +86,12 @@ def _load(config: WorkerConfig, threads: int) -> Parts:
         "%s in %s on %d threads: %d KV blocks (%d MiB), %d tokens of context",
         info.model, dtype, threads, info.total_blocks, runner.kv_bytes >> 20, info.max_model_len,
     )  # fmt: skip
-    return Parts(
-        executor=runner, scheduler=_scheduler(config, info, runner.depth), info=info, tokenizer=source.tokenizer
-    )
+    step_s = warm_up(runner, min(config.step_tokens, info.max_model_len - 1, BLOCK_SIZE * info.total_blocks))
+    scheduler = _scheduler(config, info, runner.depth, step_s)
+    return Parts(executor=runner, scheduler=scheduler, info=info, tokenizer=source.tokenizer)
 
 
-def _scheduler(config: WorkerConfig, info: WorkerInfo, depth: int) -> SchedulerConfig:
+def _scheduler(config: WorkerConfig, info: WorkerInfo, depth: int, first_step_s: float) -> SchedulerConfig:
     return SchedulerConfig(
         max_running=config.max_running,
         step_tokens=config.step_tokens,
@@ -98,6 +103,7 @@ def _scheduler(config: WorkerConfig, info: WorkerInfo, depth: int) -> SchedulerC
         max_waiting_per_tenant=config.max_waiting_per_tenant or config.max_waiting,
         prefix_cache=config.prefix_cache,
         depth=depth,
+        first_step_s=first_step_s,
     )
 
 
