@@ -100,7 +100,7 @@ def test_depth_is_0_unless_told():
 def test_openmp_is_told_the_threads_unless_the_environment_says_otherwise():
     environ: dict[str, str] = {}
     assert set_threads(WorkerConfig(model="m", threads=3), environ) == 3
-    assert environ == {"OMP_NUM_THREADS": "3"}
-    environ = {"OMP_NUM_THREADS": "1"}
+    assert environ == {"OMP_NUM_THREADS": "3", "OMP_WAIT_POLICY": "PASSIVE"}
+    environ = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "ACTIVE"}
     set_threads(WorkerConfig(model="m", threads=3), environ)
-    assert environ == {"OMP_NUM_THREADS": "1"}
+    assert environ == {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "ACTIVE"}
