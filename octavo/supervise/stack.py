@@ -95,16 +95,16 @@ class Stack:
 
     async def _expect(self, futures: "Sequence[asyncio.Future[Event]]") -> list[Event]:
         """What the children say, once each has. Raises StartFailed where one ends instead."""
-        waiting = asyncio.gather(*map(asyncio.shield, futures))
-        runs = self._runs.values()
-        try:
-            await _first(waiting, *runs)
+        pending = set(futures)
+        runs = set(self._runs.values())
+        while pending:
+            await _first(*pending, *runs)
             for run in runs:
                 if run.done():
                     run.result()
-            return await waiting
-        finally:
-            waiting.cancel()
+            runs = {run for run in runs if not run.done()}
+            pending = {future for future in pending if not future.done()}
+        return [future.result() for future in futures]
 
     def _start_workers(self) -> None:
         config = self._config
