@@ -8,7 +8,7 @@ import pytest
 from tests.e2e.stack import RunningStack
 from tests.fakes.tiny_models import write_tiny_llama
 
-SMALL = ("--kv-memory", "16MiB", "--max-model-len", "512", "--check-integrity")
+SMALL = ("--threads", "1", "--kv-memory", "16MiB", "--max-model-len", "512", "--check-integrity")
 
 
 @pytest.fixture(scope="session")
