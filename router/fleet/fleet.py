@@ -17,6 +17,8 @@ from router.text.tokenizer import ModelText
 from shared.errors import ModelNotFound, Unavailable
 from shared.types import WorkerInfo
 
+_NAME = 200  # characters of an unknown name that an error repeats: a status travels in headers, which are bounded
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PoolKey:
@@ -120,8 +122,8 @@ class Fleet:
         if pools:
             return max(pools, key=lambda pool: (pool.workers, pool.key.revision))
         if not self._created or not model or model in self._created:
-            raise Unavailable(f"no worker serves {model or 'a model'} now", retry_after=1)
-        raise ModelNotFound(f"the model {model!r} does not exist", param="model")
+            raise Unavailable(f"no worker serves {model[:_NAME] or 'a model'} now", retry_after=1)
+        raise ModelNotFound(f"the model {model[:_NAME]!r} does not exist", param="model")
 
     def cards(self) -> list[ModelCard]:
         """Every served name with a worker that takes work, sorted."""

@@ -214,6 +214,7 @@ async def test_router_cases_1_and_2_idle_workers_take_turns_and_counts_are_true(
     ("asked", "error", "param"),
     [
         (request(model="other"), errors.ModelNotFound, "model"),
+        (request(model="x" * 100_000), errors.ModelNotFound, "model"),
         (request(prompt=TokenPrompt(tokens=())), errors.InvalidRequest, "prompt"),
         (request(prompt=TextPrompt(text=""), prompt_param="prompt"), errors.InvalidRequest, "prompt"),
         (request(10, 266), errors.InvalidRequest, "prompt"),
@@ -232,6 +233,7 @@ async def test_a_request_that_can_never_be_right_names_its_parameter_and_reaches
         await router.ready()
         caught = await failing(router, asked)
         assert type(caught) is error
+        assert len(caught.message) < 1_000  # it travels in headers
         assert caught.param == param
         assert worker.now.submits == []
 
