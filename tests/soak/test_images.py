@@ -73,6 +73,7 @@ def _wait_until_ready(stack: Stack) -> None:
 
 @pytest.fixture(scope="module")
 def stack(containers: Containers) -> Iterator[Stack]:
+    containers.compose("down", "-v", check=False)  # what an interrupted run may have left
     _pull_the_model(containers)
     variables = {
         "OCTAVO_HTTP_PORT": str(_free_port()),
