@@ -2,8 +2,8 @@
 
 It prints two JSON lines on stdout: {"event": "listening", "address": "host:port"} once it listens (with "metrics" where these
 are served), and {"event": "ready", ...} once the model is loaded. SIGTERM and SIGINT drain it; a second one stops it at once.
-Exit status: 0 after a drain, 1 where it could not load or listen, its engine died, or it was stopped at once, 2 for a wrong
-configuration.
+Exit status: 0 after a drain, 1 where it could not load or listen, its engine died or hung, or it was stopped at once, 2 for a
+wrong configuration.
 """
 
 import asyncio
@@ -128,9 +128,9 @@ async def _run(
     await _first(stop.drain.wait(), hub.dead)
     if not hub.dead.done():
         await _drained(loaded, stop)
-    if not stop.now.is_set():
-        await hub.aclose()
-    return 1 if hub.dead.done() or stop.now.is_set() else 0
+    if stop.now.is_set() or not await hub.aclose():
+        return 1
+    return 1 if hub.dead.done() else 0
 
 
 async def serve(settings: WorkerConfig) -> int:

@@ -28,6 +28,38 @@ BOUND = 60  # seconds
 SMALL = ("--kv-memory", "8MiB", "--max-model-len", "512", "--threads", "1", "--check-integrity")
 
 
+# Runs a worker without a model whose second step does what the first argument says.
+BROKEN = """
+import sys, threading
+import worker.main
+from tests.fakes import tiny_tokenizers
+from tests.fakes.executor import FakeExecutor
+from tests.fakes.scripted_worker import worker_info
+from worker.assemble import Parts
+from worker.scheduler.config import SchedulerConfig
+
+bundle = tiny_tokenizers.bundle()
+
+class Broken(FakeExecutor):
+    def execute(self, plan):
+        if plan.step == 1 and sys.argv[1] == "die":
+            raise SystemExit("no more")
+        if plan.step == 1:
+            threading.Event().wait()
+        return super().execute(plan)
+
+config = SchedulerConfig(
+    max_running=4, step_tokens=64, max_model_len=256, vocab_size=266, model_revision="r", eos_token_ids=(2,),
+    max_waiting=9, max_waiting_per_tenant=9,
+)
+executor = Broken(num_blocks=32, slots=4, vocab_size=266)
+info = worker_info(bundle, total_blocks=32)
+parts = Parts(executor=executor, scheduler=config, info=info, tokenizer=bundle)
+worker.main.load = lambda settings: parts
+sys.exit(worker.main.main(["--model", "none", "--port", "0", "--drain-seconds", "0.01"]))
+"""
+
+
 @pytest.fixture(scope="module")
 def model(tmp_path_factory) -> Path:
     return write_tiny_llama(tmp_path_factory.mktemp("models") / "tiny")
@@ -62,14 +94,15 @@ async def _event(process: asyncio.subprocess.Process) -> dict[str, str]:
         return json.loads(await process.stdout.readline())
 
 
-async def _spawn(arguments: Sequence[str], cache: Path, **environ: str) -> asyncio.subprocess.Process:
+async def _spawn(
+    arguments: Sequence[str], cache: Path, runner: Sequence[str] = ("-m", "worker.main")
+) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
         sys.executable,
-        "-m",
-        "worker.main",
+        *runner,
         *arguments,
         cwd=ROOT,
-        env={**os.environ, "OCTAVO_CACHE": str(cache), "PYTHONPATH": str(ROOT), **environ},
+        env={**os.environ, "OCTAVO_CACHE": str(cache), "PYTHONPATH": str(ROOT)},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         limit=1 << 22,
@@ -78,14 +111,28 @@ async def _spawn(arguments: Sequence[str], cache: Path, **environ: str) -> async
 
 @asynccontextmanager
 async def running(model: Path, cache: Path, *more: str, ready: bool = True) -> AsyncIterator[Worker]:
-    """Killed at the end if it still runs."""
+    """Of a real model. Killed at the end if it still runs."""
     process = await _spawn(["--model", str(model), "--port", "0", *SMALL, *more], cache)
-    try:
-        worker = Worker(process=process, said=await _event(process))
-        assert worker.said["event"] == "listening"
+    async with _watched(process) as worker:
         if ready:
             event = await worker.event()
             assert (event["event"], event["model"]) == ("ready", model.name)
+        yield worker
+
+
+@asynccontextmanager
+async def broken(how: str, cache: Path) -> AsyncIterator[Worker]:
+    """Without a model, and with an engine that ends badly in its second step."""
+    async with _watched(await _spawn([how], cache, runner=("-c", BROKEN))) as worker:
+        assert (await worker.event())["event"] == "ready"
+        yield worker
+
+
+@asynccontextmanager
+async def _watched(process: asyncio.subprocess.Process) -> AsyncIterator[Worker]:
+    try:
+        worker = Worker(process=process, said=await _event(process))
+        assert worker.said["event"] == "listening"
         yield worker
     finally:
         if process.returncode is None:
@@ -132,12 +179,12 @@ async def _scrape(address: str) -> str:
 
 async def test_a_signal_lets_what_runs_finish(model, tmp_path):
     async with running(model, tmp_path) as worker, played_router(worker.target) as router:
-        await router.submit(token_request(1, 1, max_tokens=300))
+        await router.submit(token_request(1, 1, max_tokens=120))
         await until(lambda: router.tokens(1), "tokens")
         worker.process.send_signal(signal.SIGINT)
         await router.came("draining")
         await until(lambda: router.over, "the stream's end")
-        assert len(router.tokens(1)) == 300
+        assert len(router.tokens(1)) == 120
         assert router.finish(1).reason is FinishReason.LENGTH
         assert (await worker.ended())[0] == 0
 
@@ -212,3 +259,22 @@ async def test_a_taken_port_is_told(model, tmp_path):
             _, log = await process.communicate()
     assert process.returncode == 1
     assert f"cannot listen on 127.0.0.1:{port}" in log.decode().splitlines()[-1]
+
+
+async def test_a_dead_engine_ends_the_process_with_1_and_its_streams_as_unavailable(tmp_path):
+    """Case C13."""
+    async with broken("die", tmp_path) as worker, played_router(worker.target) as router:
+        await router.submit(token_request(1, 1))
+        assert await router.ended() is grpc.StatusCode.UNAVAILABLE
+        status, log = await worker.ended()
+        assert status == 1
+        assert "the engine died" in log
+
+
+async def test_a_hung_engine_does_not_keep_the_process(tmp_path):
+    async with broken("hang", tmp_path) as worker, played_router(worker.target) as router:
+        await router.submit(token_request(1, 1))
+        await until(lambda: router.tokens(1), "the first step")
+        worker.process.send_signal(signal.SIGTERM)
+        status, _ = await worker.ended()
+        assert status == 1
