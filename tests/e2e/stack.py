@@ -12,6 +12,7 @@ from typing import Any
 
 import grpc
 
+from octavo.client.sync import Client
 from protos import worker_pb2 as pb
 from protos import worker_pb2_grpc
 
@@ -128,6 +129,9 @@ class RunningStack(Serve):
         self.workers: list[str] = ready["workers"]
         self.worker_pids: list[int] = ready["worker_pids"]
         self.router_pid: int = ready["router_pid"]
+        # Ready means that one worker serves; tests of several want the router to know them all.
+        with Client(self.grpc, timeout=START_SECONDS) as client:
+            until(lambda: [model.workers for model in client.models()] == [workers], "the router to know every worker")
 
     @property
     def pids(self) -> list[int]:

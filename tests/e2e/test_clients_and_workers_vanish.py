@@ -3,18 +3,19 @@
 import asyncio
 import os
 import random
+import re
 import signal
 
 import httpx
 
 from octavo.client.aio import AsyncClient
 from shared.errors import OctavoError, Unavailable
-from tests.e2e.stack import RunningStack, until_at_rest
+from tests.e2e.stack import RunningStack, until, until_at_rest, worker_load
 
 CLIENTS = 64
 
 
-async def _stream(client: httpx.AsyncClient, model: str, leave_after: int | None) -> tuple[int, int]:
+async def _over_http(client: httpx.AsyncClient, model: str, leave_after: int | None) -> tuple[int, int]:
     """Finishes seen and [DONE]s seen; leaves after some chunks where told to."""
     body = {"model": model, "prompt": "Once", "max_tokens": 40, "stream": True, "ignore_eos": True}
     finishes = dones = chunks = 0
@@ -29,21 +30,44 @@ async def _stream(client: httpx.AsyncClient, model: str, leave_after: int | None
     return finishes, dones
 
 
+async def _over_grpc(client: AsyncClient, leave_after: int | None) -> tuple[int, int]:
+    """Finishes seen, and 1 where the stream ended well with its usage; leaves after some deltas where told to."""
+    finishes = 0
+    async with await client.complete("Once", stream=True, max_tokens=40, ignore_eos=True) as stream:
+        deltas = 0
+        async for delta in stream:
+            deltas += 1
+            finishes += delta.finish_reason is not None
+            if leave_after is not None and deltas > leave_after:
+                break
+        return finishes, int(stream.usage is not None and stream.usage.completion_tokens == 40)
+
+
+def _resting(address: str) -> dict[str, float]:
+    """The router's gauges of requests."""
+    text = httpx.get(f"http://{address}/metrics", timeout=30).text
+    found = re.findall(r"^octavo_router_(requests_in_flight|requests_queued)\{.*\} (\S+)$", text, re.MULTILINE)
+    return {name: float(value) for name, value in found}
+
+
 async def test_of_64_clients_half_vanish_and_the_others_end_once(stack: RunningStack) -> None:
     draw = random.Random(5)
-    leave = [draw.randrange(20) if i % 2 else None for i in range(CLIENTS)]
-    async with httpx.AsyncClient(base_url=f"http://{stack.http}", timeout=90) as client:
-        seen = await asyncio.gather(*(_stream(client, stack.model, after) for after in leave))
+    leave = [draw.randrange(20) if i % 4 < 2 else None for i in range(CLIENTS)]
+    async with (
+        httpx.AsyncClient(base_url=f"http://{stack.http}", timeout=90) as http,
+        AsyncClient(stack.grpc, timeout=90) as grpc,
+    ):
+        streams = (
+            _over_http(http, stack.model, after) if i % 2 else _over_grpc(grpc, after) for i, after in enumerate(leave)
+        )
+        seen = await asyncio.gather(*streams)
         for ended, after in zip(seen, leave, strict=True):
             assert after is not None or ended == (1, 1)
         for address in stack.workers:
             load = await asyncio.to_thread(until_at_rest, address)
             assert load.free_blocks == load.total_blocks
-        metrics = (await client.get("/metrics")).text
-    gauges = [line for line in metrics.splitlines() if line.startswith("octavo_router_requests_")]
-    resting = [line for line in gauges if "in_flight" in line or "queued" in line]
-    assert resting
-    assert all(line.endswith(" 0.0") for line in resting), resting
+    rest = {"requests_in_flight": 0, "requests_queued": 0}
+    await asyncio.to_thread(until, lambda: _resting(stack.http) == rest, "the router's gauges to be zero")
 
 
 async def test_killing_one_of_two_workers_leaves_the_others_streams_untouched(own_stack: RunningStack) -> None:
@@ -66,10 +90,12 @@ async def test_killing_one_of_two_workers_leaves_the_others_streams_untouched(ow
         tasks = [asyncio.create_task(run()) for _ in range(8)]
         for _ in tasks:
             await settled.acquire()
+        loads = [await asyncio.to_thread(worker_load, address) for address in own_stack.workers]
+        assert [load.running for load in loads] == [4, 4]
         os.kill(own_stack.worker_pids[0], signal.SIGKILL)
         ends = await asyncio.gather(*tasks)
     whole = [end for end in ends if isinstance(end, str)]
     cut = [end for end in ends if isinstance(end, OctavoError)]
-    assert len(whole) == 4, "the load was not spread evenly, or the other worker's streams were touched"
+    assert len(whole) == 4, f"the other worker's streams were touched: {ends}"
     assert len(set(whole)) == 1
     assert all(isinstance(error, Unavailable) for error in cut)
