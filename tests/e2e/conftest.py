@@ -22,7 +22,7 @@ def stack(tiny_model: Path) -> Iterator[RunningStack]:
     """A router and two workers."""
     running = RunningStack(tiny_model, workers=2, worker_arguments=SMALL)
     yield running
-    assert running.stop() == 0, "".join(running.errors)[-2000:]
+    assert running.stop() == 0, running.said()
 
 
 @pytest.fixture
@@ -31,3 +31,11 @@ def own_stack(tiny_model: Path) -> Iterator[RunningStack]:
     running = RunningStack(tiny_model, workers=2, worker_arguments=SMALL)
     yield running
     running.stop()
+
+
+@pytest.fixture(scope="session")
+def demo_stack(demo_model: Path) -> Iterator[RunningStack]:
+    """A router and one worker that serve the demo model, with every default."""
+    running = RunningStack(demo_model, workers=1)
+    yield running
+    assert running.stop() == 0, running.said()
