@@ -1,9 +1,8 @@
 """`octavo pull`, and what other commands do with a model's name."""
 
 import argparse
-import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +18,14 @@ def add(commands: Any) -> None:
     parser.set_defaults(run=run, takes_rest=False)
 
 
-def cache_directory(environ: Mapping[str, str]) -> Path:
-    """Where models are kept."""
-    return Path(environ.get("OCTAVO_CACHE") or Path.home() / ".cache" / "octavo")
-
-
 def fetched(name: str, progress: Callable[[str], None]) -> Path:
     """The model's path: `name` itself where it is one, else what `octavo pull` makes of it. Raises OctavoError."""
     if Path(name).exists():
         return Path(name)
     from octavo.pull import pull
+    from worker.sources.cache import cache_directory
 
-    return pull(name, cache_directory(os.environ), progress)
+    return pull(name, cache_directory(), progress)
 
 
 def run(arguments: argparse.Namespace) -> int:

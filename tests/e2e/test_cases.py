@@ -90,7 +90,7 @@ async def test_c39_usage_is_equal_streamed_and_whole_over_both_apis(
 
 @pytest.fixture(scope="module")
 def crowded(tiny_model: Path) -> Iterator[RunningStack]:
-    """One slot and two waiting places."""
+    """Four slots and eight waiting places."""
     small = (
         "--threads",
         "1",
@@ -99,9 +99,9 @@ def crowded(tiny_model: Path) -> Iterator[RunningStack]:
         "--max-model-len",
         "512",
         "--max-running",
-        "1",
+        "4",
         "--max-waiting",
-        "2",
+        "8",
     )
     running = RunningStack(tiny_model, workers=1, worker_arguments=small)
     yield running
