@@ -63,7 +63,8 @@ async def _timeline(response: aiohttp.ClientResponse, start: float) -> Timeline:
     pieces: list[float] = []
     usage: dict[str, int] = {}
     async for event in _events(response):
-        if event["choices"]:
+        # An end without text is no piece; an answer without any text has one all the same.
+        if event["choices"] and (event["choices"][0]["text"] or not pieces):
             pieces.append(time.perf_counter())
         usage = event.get("usage") or usage
     if not pieces or not usage:

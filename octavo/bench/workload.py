@@ -7,8 +7,9 @@ from pathlib import Path
 
 from shared.errors import InvalidRequest
 
-# Ids that every model in use has and that are nobody's special tokens; what they say does not change the work.
-FIRST_TOKEN, LAST_TOKEN = 64, 480
+# Ids that the usual vocabularies (32,000 and more) have, that are nobody's special tokens, and that are words rather than bytes: after
+# single bytes a model goes on in bytes, and a stream waits for whole characters.
+FIRST_TOKEN, LAST_TOKEN = 1_000, 30_000
 PROMPT_TOKENS = (24, 384)
 OUTPUT_TOKENS = (32, 160)
 

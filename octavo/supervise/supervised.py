@@ -82,6 +82,8 @@ class Supervised:
             self._command(said), self._on_event, lambda line: self._report.log(self.name, line)
         )
         self._process = process
+        if self._stop.is_set():  # told while it was being made
+            process.send(signal.SIGTERM)
         try:
             return await process.wait(), process.last_line
         finally:

@@ -43,7 +43,7 @@ def test_the_curl_example_is_answered_with_sensible_english(demo_stack: RunningS
 
 
 def test_the_python_examples_print_an_answer(demo_stack: RunningStack) -> None:
-    examples = blocks(ROOT / "README.md", "python")
+    examples = [code for page in ("README.md", "docs/api.md") for code in blocks(ROOT / page, "python")]
     assert any("openai" in code for code in examples)
     assert any("from octavo" in code for code in examples)
     for code in examples:

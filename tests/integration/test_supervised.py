@@ -126,3 +126,13 @@ def test_restarts_in_a_row_wait_ever_longer_up_to_a_bound(monkeypatch: pytest.Mo
     monkeypatch.setattr(supervised, "FIRST_DELAY", 0.5)
     assert [delay_before(restart) for restart in range(8)] == [0.5, 1, 2, 4, 8, 16, 30, 30]
     assert delay_before(10_000) == 30
+
+
+async def test_a_child_that_is_told_to_stop_while_it_is_being_made_ends_at_once() -> None:
+    child = Supervised("worker", command("serves"), Told())
+    run = asyncio.create_task(child.run())
+    await asyncio.sleep(0)  # the run has begun, and no process is known yet
+    assert child.pid is None
+    child.stop()
+    await bounded(run)
+    assert not child.ready.done()
