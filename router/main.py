@@ -6,10 +6,8 @@ and {"event": "ready"} once some worker serves. SIGTERM and SIGINT drain it; a s
 """
 
 import asyncio
-import json
 import logging
 import os
-import signal
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -25,33 +23,12 @@ from router.edge.grpc import server as grpc_server
 from router.edge.http import server as http_server
 from router.edge.http.app import make_app
 from shared import config, telemetry
+from shared.process import Stop, tell
 
 READY_SECONDS = 0.1  # between two looks at whether some worker serves
 LAST_BYTES_SECONDS = 2.0  # for answers on their way when nothing runs any more
 
 _LOG = logging.getLogger("octavo.router")
-
-
-class _Stop:
-    """SIGTERM and SIGINT: the first asks for a drain, the second for the end."""
-
-    def __init__(self) -> None:
-        self.drain = asyncio.Event()
-        self.now = asyncio.Event()
-
-    def install(self) -> None:
-        """Takes both signals from here on."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._on_signal)
-
-    def _on_signal(self) -> None:
-        (self.now if self.drain.is_set() else self.drain).set()
-
-
-def _tell(**event: str) -> None:
-    sys.stdout.write(json.dumps(event) + "\n")
-    sys.stdout.flush()
 
 
 def _registry() -> CollectorRegistry:
@@ -65,10 +42,10 @@ def _registry() -> CollectorRegistry:
 async def _tell_ready(gate: Gate) -> None:
     while not gate.ready():  # noqa: ASYNC110 - readiness is a question, not an event
         await asyncio.sleep(READY_SECONDS)
-    _tell(event="ready")
+    tell(event="ready")
 
 
-async def _drained(gate: Gate, stop: _Stop, seconds: float) -> bool:
+async def _drained(gate: Gate, stop: Stop, seconds: float) -> bool:
     """Lets what runs finish, up to `seconds` or the second signal. Whether everything did."""
     idle = asyncio.create_task(gate.idle())
     now = asyncio.create_task(stop.now.wait())
@@ -92,7 +69,7 @@ async def _edges(settings: RouterConfig, gate: Gate, registry: CollectorRegistry
     try:
         rpc = await grpc_server.start(gate, settings.host, settings.grpc_port)
         try:
-            _tell(event="listening", http=http.address, grpc=rpc.address)
+            tell(event="listening", http=http.address, grpc=rpc.address)
             yield
         finally:
             await rpc.stop(LAST_BYTES_SECONDS)
@@ -102,7 +79,7 @@ async def _edges(settings: RouterConfig, gate: Gate, registry: CollectorRegistry
 
 async def serve(settings: RouterConfig) -> int:
     """Runs the router until it is told to stop; its exit status. Raises OSError where it cannot listen."""
-    stop, registry = _Stop(), _registry()
+    stop, registry = Stop(), _registry()
     stop.install()
     dispatch = DispatchSettings(policy=settings.policy)
     service = await start_service(settings.workers, registry=registry, dispatch=dispatch)

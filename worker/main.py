@@ -7,10 +7,8 @@ wrong configuration.
 """
 
 import asyncio
-import json
 import logging
 import os
-import signal
 import sys
 import threading
 from collections.abc import Awaitable, Iterator, Sequence
@@ -21,6 +19,7 @@ import uvloop
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, start_http_server
 
 from shared import config, telemetry
+from shared.process import Stop, tell
 from worker.assemble import Parts, assemble
 from worker.config import ENV_PREFIX, WorkerConfig
 from worker.loading import LoadFailed, load
@@ -31,28 +30,6 @@ from worker.servicer.servicer import Loaded, WorkerServicer
 LAST_BYTES_SECONDS = 1.0  # for answers on their way when nothing runs any more
 
 _LOG = logging.getLogger("octavo.worker")
-
-
-class _Stop:
-    """SIGTERM and SIGINT: the first asks for a drain, the second for the end."""
-
-    def __init__(self) -> None:
-        self.drain = asyncio.Event()
-        self.now = asyncio.Event()
-
-    def install(self) -> None:
-        """Takes both signals from here on."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._on_signal)
-
-    def _on_signal(self) -> None:
-        (self.now if self.drain.is_set() else self.drain).set()
-
-
-def _tell(**event: object) -> None:
-    sys.stdout.write(json.dumps(event) + "\n")
-    sys.stdout.flush()
 
 
 async def _first(*waiting: Awaitable[Any]) -> None:
@@ -105,7 +82,7 @@ def _metrics_server(settings: WorkerConfig, registry: CollectorRegistry) -> Iter
         server.server_close()
 
 
-async def _drained(loaded: Loaded, stop: _Stop) -> None:
+async def _drained(loaded: Loaded, stop: Stop) -> None:
     _LOG.info("draining")
     drain = asyncio.create_task(loaded.hub.drain(loaded.drain_seconds))
     await _first(asyncio.shield(drain), stop.now.wait())
@@ -116,7 +93,7 @@ async def _drained(loaded: Loaded, stop: _Stop) -> None:
 
 
 async def _run(
-    parts: Parts, settings: WorkerConfig, servicer: WorkerServicer, metrics: WorkerMetrics, stop: _Stop
+    parts: Parts, settings: WorkerConfig, servicer: WorkerServicer, metrics: WorkerMetrics, stop: Stop
 ) -> int:
     """From the loaded model to the end; the exit status."""
     loaded = assemble(
@@ -124,7 +101,7 @@ async def _run(
     )  # fmt: skip
     hub = loaded.hub
     servicer.loaded = loaded
-    _tell(event="ready", model=parts.info.model, worker_id=parts.info.worker_id)
+    tell(event="ready", model=parts.info.model, worker_id=parts.info.worker_id)
     await _first(stop.drain.wait(), hub.dead)
     if not hub.dead.done():
         await _drained(loaded, stop)
@@ -135,7 +112,7 @@ async def _run(
 
 async def serve(settings: WorkerConfig) -> int:
     """Runs the worker until it is told to stop; its exit status. Raises OSError where it cannot listen, LoadFailed where it cannot load."""
-    stop, servicer, registry = _Stop(), WorkerServicer(), CollectorRegistry()
+    stop, servicer, registry = Stop(), WorkerServicer(), CollectorRegistry()
     stop.install()
     for collector in (ProcessCollector, PlatformCollector, GCCollector):
         collector(registry=registry)
@@ -143,7 +120,7 @@ async def serve(settings: WorkerConfig) -> int:
     server = await grpc_server.start(servicer, settings.host, settings.port)
     try:
         with _metrics_server(settings, registry) as told:
-            _tell(event="listening", address=server.address, **told)
+            tell(event="listening", address=server.address, **told)
             loading = _loading(settings)
             await _first(loading, stop.drain.wait())
             return await _run(loading.result(), settings, servicer, metrics, stop) if loading.done() else 0

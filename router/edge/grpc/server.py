@@ -9,6 +9,7 @@ from grpc_reflection.v1alpha import reflection
 from protos import inference_pb2 as pb
 from protos import inference_pb2_grpc as pb_grpc
 from router.edge.gate import Gate
+from router.edge.grpc.decoding import DecodingInterceptor
 from router.edge.grpc.servicer import InferenceServicer
 from router.edge.ports import joined, listen
 from shared import rpc
@@ -38,7 +39,8 @@ def _serve(server: grpc.aio.Server, gate: Gate) -> None:
 
 async def start(gate: Gate, host: str, port: int) -> GrpcServer:
     """Raises OSError where the port is taken."""
-    server = rpc.server(receive_limit=rpc.PUBLIC_RECEIVE_LIMIT)
+    decoding = DecodingInterceptor(INFERENCE)
+    server = rpc.server(receive_limit=rpc.PUBLIC_RECEIVE_LIMIT, interceptors=[decoding])
     _serve(server, gate)
     # gRPC reports a port in use by several lines on stderr and no reason: ask the system first.
     listen(host, port, "gRPC").close()
