@@ -9,7 +9,7 @@ import torch
 
 from kernels.linear import PackedLinear
 
-Activation = Literal["silu"]
+Activation = Literal["silu", "gelu_tanh"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,43 +21,65 @@ class Norm:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class AttnIn:
-    """`qkv` stacks the rows of Q (heads), K (kv_heads) and V (kv_heads), each head_dim rows a head."""
+class HeadNorm:
+    """RMSNorm of queries and keys before they are turned. Each weight holds head_dim values (each head is normed by
+    itself) or those of all its heads (they are normed together).
+    """
 
-    norm: Norm
+    q: Norm
+    k: Norm
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AttnIn:
+    """`qkv` stacks the rows of Q (heads), K (kv_heads) and V (kv_heads), each head_dim rows a head. `norm` None: the
+    input is taken as it is. `rotary` numbers the step's rotary table that turns this layer's queries and keys.
+    """
+
+    norm: Norm | None
     qkv: PackedLinear
     heads: int
     kv_heads: int
     head_dim: int
+    head_norm: HeadNorm | None = None
+    rotary: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AttnOut:
-    """`proj` maps [heads * head_dim] to [hidden]."""
+    """`proj` maps [heads * head_dim] to [hidden]; `after` norms its result before it is added to the residual."""
 
     proj: PackedLinear
+    after: Norm | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mlp:
-    """`gate_up` stacks the gate's rows over the up projection's; `down` maps [intermediate] to [hidden]."""
+    """`gate_up` stacks the gate's rows over the up projection's; `down` maps [intermediate] to [hidden]; `after` norms
+    its result before it is added to the residual. `norm` None: the input is taken as it is.
+    """
 
-    norm: Norm
+    norm: Norm | None
     gate_up: PackedLinear
     down: PackedLinear
     activation: Activation
+    after: Norm | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Head:
-    """The final norm and the projection to the vocabulary."""
+    """The final norm and the projection to the vocabulary; logits pass through softcap * tanh(logit / softcap) when
+    `softcap` is given.
+    """
 
     norm: Norm
     proj: PackedLinear
+    softcap: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Embedding:
-    """`table` [vocabulary, hidden] in the model's dtype."""
+    """`table` [vocabulary, hidden] in the model's dtype; a row is multiplied by `scale` in float32."""
 
     table: torch.Tensor
+    scale: float = 1.0
