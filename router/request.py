@@ -15,6 +15,14 @@ MAX_LOGPROBS = 20
 MAX_STOPS = 16
 MAX_STOP_LENGTH = 256  # characters
 MAX_STOP_TOKENS = 64
+MAX_PENALTY = 2.0
+MAX_REPETITION = 10.0
+MAX_BIASED = 1_024  # tokens
+MAX_BIAS = 100.0
+MAX_ALLOWED = 4_096  # tokens
+MAX_BAD_WORDS = 64
+MAX_BAD_WORD = 32  # tokens
+MAX_BAD_STRING = 256  # characters
 UINT32 = 2**32
 UINT64 = 2**64
 
@@ -78,6 +86,14 @@ class SamplingOptions:
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     logprobs: int | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    allowed_token_ids: tuple[int, ...] = ()
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    bad_word_strings: tuple[str, ...] = ()
+    prompt_logprobs: int | None = None
 
     def __post_init__(self) -> None:
         """Raises InvalidRequest naming the first parameter that is out of range."""
@@ -91,7 +107,11 @@ class SamplingOptions:
         _require(0 <= self.min_tokens < UINT32, "min_tokens", "must be from 0 to 2^32 - 1")
         _require(self.min_tokens <= (self.max_tokens or UINT32), "min_tokens", "must not be larger than max_tokens")
         _in_range(self.logprobs, 0, MAX_LOGPROBS, "logprobs")
+        _in_range(self.prompt_logprobs, 0, MAX_LOGPROBS, "prompt_logprobs")
         self._check_stops()
+        self._check_penalties()
+        self._check_tokens()
+        self._check_bad_words()
 
     def _check_stops(self) -> None:
         _require(len(self.stop) <= MAX_STOPS, "stop", f"takes at most {MAX_STOPS} strings")
@@ -101,12 +121,41 @@ class SamplingOptions:
         _require(len(self.stop_token_ids) <= MAX_STOP_TOKENS, "stop_token_ids", f"takes at most {MAX_STOP_TOKENS} ids")
         _require(all(0 <= t < UINT32 for t in self.stop_token_ids), "stop_token_ids", "must be token ids")
 
+    def _check_penalties(self) -> None:
+        _in_range(self.presence_penalty, -MAX_PENALTY, MAX_PENALTY, "presence_penalty")
+        _in_range(self.frequency_penalty, -MAX_PENALTY, MAX_PENALTY, "frequency_penalty")
+        _in_range(self.repetition_penalty, 0, MAX_REPETITION, "repetition_penalty")
+        # What workers compute with is float32, in which a smaller number could be 0.
+        _require(self.repetition_penalty >= 1e-6, "repetition_penalty", "must be greater than 0")
+
+    def _check_tokens(self) -> None:
+        bias, allowed = self.logit_bias, self.allowed_token_ids
+        _require(len(bias) <= MAX_BIASED, "logit_bias", f"takes at most {MAX_BIASED} tokens")
+        _require(all(0 <= token < UINT32 for token, _ in bias), "logit_bias", "must name token ids")
+        _require(len({token for token, _ in bias}) == len(bias), "logit_bias", "must name each token once")
+        for _, value in bias:
+            _in_range(value, -MAX_BIAS, MAX_BIAS, "logit_bias")
+        _require(len(allowed) <= MAX_ALLOWED, "allowed_token_ids", f"takes at most {MAX_ALLOWED} ids")
+        _require(all(0 <= token < UINT32 for token in allowed), "allowed_token_ids", "must be token ids")
+
+    def _check_bad_words(self) -> None:
+        words, strings = self.bad_words, self.bad_word_strings
+        _require(len(words) <= MAX_BAD_WORDS, "bad_words", f"takes at most {MAX_BAD_WORDS} words")
+        ok = all(1 <= len(word) <= MAX_BAD_WORD for word in words)
+        _require(ok, "bad_words", f"must have 1 to {MAX_BAD_WORD} tokens each")
+        _require(all(0 <= token < UINT32 for word in words for token in word), "bad_words", "must be token ids")
+        _require(len(strings) <= MAX_BAD_WORDS, "bad_word_strings", f"takes at most {MAX_BAD_WORDS} strings")
+        ok = all(1 <= len(string) <= MAX_BAD_STRING for string in strings)
+        _require(ok, "bad_word_strings", f"must have 1 to {MAX_BAD_STRING} characters each")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GenerateRequest:
     """A request as both edges hand it over. `model` may be empty where one model is served; `timeout` is in seconds.
 
     `prompt_param` is the name that the caller's API gives its prompt (prompt, messages, ...), for errors about it.
+    `echo` has each choice begin with the prompt's text, which is the edges' to write; with sampling.logprobs, the prompt's
+    are worked out too. `truncate_prompt_tokens` keeps the last tokens of the prompt alone.
     """
 
     model: str
@@ -118,9 +167,13 @@ class GenerateRequest:
     timeout: float | None = None
     traceparent: str = ""
     prompt_param: str = "prompt"
+    echo: bool = False
+    truncate_prompt_tokens: int | None = None
 
     def __post_init__(self) -> None:
         """Raises InvalidRequest naming the first parameter that is out of range."""
+        kept = self.truncate_prompt_tokens
+        _require(kept is None or 1 <= kept < UINT32, "truncate_prompt_tokens", "must be from 1 to 2^32 - 1")
         _require(1 <= self.n <= MAX_CHOICES, "n", f"must be between 1 and {MAX_CHOICES}")
         _require(len(self.request_id) <= 256, "request_id", "may be 256 characters long")
         if isinstance(self.prompt, ChatPrompt):
@@ -138,7 +191,7 @@ class TokenText:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Logprobs:
-    """One output position: the sampled token, and the alternatives by descending log-probability."""
+    """One position: the token that stands there, sampled or the prompt's own, and the alternatives by descending log-probability."""
 
     sampled: TokenText
     top: tuple[TokenText, ...]

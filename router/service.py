@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from router.request import GenerateRequest, Piece, Prompt, Usage
+from router.request import GenerateRequest, Logprobs, Piece, Prompt, Usage
 
 
 class Generation(Protocol):
@@ -29,6 +29,11 @@ class Generation(Protocol):
     @property
     def prompt_tokens(self) -> Sequence[int]:
         """The prompt's token ids."""
+
+    @property
+    def prompt_logprobs(self) -> Sequence[Logprobs | None]:
+        """One entry a token of the prompt, None for the first; empty where none were asked. Whole once the first piece with a token is
+        there, or the iteration has ended."""
 
     @property
     def usage(self) -> Usage:

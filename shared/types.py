@@ -23,7 +23,12 @@ class Sampling:
     """How tokens are drawn, with every default resolved.
 
     `temperature` 0 is greedy; `top_k` 0 and `min_p` 0 and `top_p` 1 are off. `seed` is 64 bits wide. `max_tokens` and
-    `min_tokens` count from the original prompt's end. `logprobs` is None (none) or the number of alternatives, 0 to 20.
+    `min_tokens` count from the original prompt's end. `logprobs` is None (none) or the number of alternatives, 0 to 20;
+    `prompt_logprobs` is the same for the prompt's tokens.
+
+    `presence_penalty` and `frequency_penalty` (0 is off) look at outputs, `repetition_penalty` (1 is off) at prompt and
+    outputs. `logit_bias` are (token, bias), each token once. `allowed_token_ids` is empty where all are. `bad_words` are
+    token sequences. What each does, and in which order: worker.sampling.sampler.
     """
 
     temperature: float
@@ -36,6 +41,13 @@ class Sampling:
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     logprobs: int | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    allowed_token_ids: tuple[int, ...] = ()
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    prompt_logprobs: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,19 +78,32 @@ class TokenRequest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenLogprobs:
-    """Log-probabilities at one output position: the sampled token's, and the `top` alternatives as (token, value), descending."""
+    """Log-probabilities at one position: of the token that stands there, and the `top` alternatives as (token, value), descending."""
 
     sampled: float
     top: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class PromptLogprobs:
+    """`rows` of a prompt's tokens from position `first` (at least 1: the first token follows nothing) on."""
+
+    first: int
+    rows: tuple[TokenLogprobs, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class TokenDelta:
-    """New tokens of one choice from one step. `logprobs` is empty, or one entry a token."""
+    """New tokens of one choice from one step. `logprobs` is empty, or one entry a token.
+
+    `prompt` are rows of the request's prompt: in order and without gaps over all of its choices' deltas, each position once,
+    the last of them not after the request's first token. A delta may have no tokens, and only those.
+    """
 
     handle: int
     tokens: tuple[int, ...]
     logprobs: tuple[TokenLogprobs, ...] = ()
+    prompt: PromptLogprobs | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,8 +13,8 @@ from router.dispatch.delivery import Delivery
 from router.fleet.fleet import PoolKey
 from router.fleet.stream import Ticket
 from router.placement.view import Want, prompt_key
-from router.request import GenerateRequest, Piece, Usage
-from router.text.output import ChoiceOutput, OutputSpec
+from router.request import GenerateRequest, Logprobs, Piece, Usage
+from router.text.output import ChoiceOutput, OutputSpec, shown_logprobs
 from shared import errors
 from shared.types import (
     AbortReason,
@@ -26,9 +26,11 @@ from shared.types import (
     Sampling,
     Tenant,
     TokenDelta,
+    TokenLogprobs,
     TokenRequest,
 )
 
+RETRY_AFTER = 1.0  # seconds, where a worker was lost: others take its place at once, and it comes back within some
 _MOST_COUNTED = 512  # output tokens of a choice that the fair queue counts before any is made
 
 
@@ -106,6 +108,7 @@ class Flight:
     failure: errors.OctavoError | None = None
     timer: asyncio.TimerHandle | None = None
     token_at: dict[int, float] = field(default_factory=dict)  # choice -> time of its last token
+    _prompt: list[TokenLogprobs] = field(default_factory=list)  # of the prompt's tokens from the second on
     _unfinished: set[int] = field(default_factory=set)  # handles
 
     def __post_init__(self) -> None:
@@ -122,6 +125,13 @@ class Flight:
         """Counts so far."""
         completion = sum(output.counted for output in self.outputs)
         return Usage(prompt_tokens=len(self.job.prompt), completion_tokens=completion, cached_tokens=self.cached_tokens)
+
+    def prompt_logprobs(self) -> tuple[Logprobs | None, ...]:
+        """See router.service.Generation."""
+        if self.job.sampling.prompt_logprobs is None:
+            return ()
+        vocabulary, given = self.job.output.vocabulary, self.job.prompt[1:]
+        return (None, *(shown_logprobs(vocabulary, token, row) for token, row in zip(given, self._prompt)))  # noqa: B905 (some may be missing)
 
     def cancel(self) -> None:
         """The reader has left."""
@@ -144,6 +154,10 @@ class Flight:
     def tokens(self, delta: TokenDelta) -> None:
         """See Sink."""
         if self.over or self.ticket is None:
+            return
+        if delta.prompt is not None:
+            self._prompt[delta.prompt.first - 1 :] = delta.prompt.rows
+        if not delta.tokens:
             return
         self.begun = True
         index = self._index(delta.handle)
@@ -186,10 +200,12 @@ class Flight:
         """See Sink. Where every choice has ended already, only the worker's account of it is lost."""
         if all(output.ended for output in self.outputs):
             self._end("ok", None, AbortReason.CLIENT)
-        elif self.begun:
-            self.fail(errors.Unavailable(message))
+            return
+        error = errors.Unavailable(message, retry_after=RETRY_AFTER)
+        if self.begun:
+            self.fail(error)
         else:
-            self._again("lost", errors.Unavailable(message))
+            self._again("lost", error)
 
     # ----
 
@@ -253,6 +269,6 @@ def _error_of(finished: Finished) -> errors.OctavoError | None:
         case FinishReason.DEADLINE:
             return errors.DeadlineExceeded("the request's time ran out")
         case FinishReason.ABORTED:
-            return errors.Unavailable("the worker that ran this has stopped")
+            return errors.Unavailable("the worker that ran this has stopped", retry_after=RETRY_AFTER)
         case FinishReason.ERROR:
             return errors.Internal(finished.message or "the worker failed on this request")

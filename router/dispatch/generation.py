@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Sequence
 
 from router.dispatch.flight import Flight
-from router.request import Piece, Usage
+from router.request import Logprobs, Piece, Usage
 
 
 class RoutedGeneration:
@@ -31,6 +31,11 @@ class RoutedGeneration:
     def prompt_tokens(self) -> Sequence[int]:
         """See Generation."""
         return self._flight.job.prompt
+
+    @property
+    def prompt_logprobs(self) -> Sequence[Logprobs | None]:
+        """See Generation."""
+        return self._flight.prompt_logprobs()
 
     @property
     def usage(self) -> Usage:

@@ -8,7 +8,7 @@ from router.dispatch.dispatcher import Dispatcher
 from router.dispatch.flight import Flight, Job
 from router.dispatch.generation import RoutedGeneration
 from router.dispatch.settings import DispatchSettings
-from router.dispatch.validate import check_prompt, resolve_sampling, stop_tokens
+from router.dispatch.validate import bad_words, check_prompt, resolve_sampling, stop_tokens
 from router.fleet.fleet import Fleet, Pool
 from router.metrics import RouterMetrics
 from router.request import GenerateRequest, Prompt
@@ -93,7 +93,8 @@ class RouterService:
         pool = self._fleet.resolve(request.model)
         self._dispatcher.check_room(pool.key, request.tenant)
         prompt = await self._encode(request, pool)
-        job = self._job(request, pool, prompt, arrived)
+        words = await self._bad_words(request, pool)
+        job = self._job(request, pool, prompt, words, arrived)
         flight = Flight(job=job, observer=self._dispatcher, max_unread=self._settings.max_unread)
         if job.deadline is not None:
             loop = asyncio.get_running_loop()
@@ -104,11 +105,25 @@ class RouterService:
     async def _encode(self, request: GenerateRequest, pool: Pool) -> Sequence[int]:
         try:
             async with asyncio.timeout(request.timeout):
-                return await self._threads.encode(pool.text, request.prompt, param=request.prompt_param)
+                tokens = await self._threads.encode(pool.text, request.prompt, param=request.prompt_param)
         except TimeoutError as error:
             raise DeadlineExceeded("the request's time ran out") from error
+        kept = request.truncate_prompt_tokens
+        return tokens if kept is None else tokens[-kept:]
 
-    def _job(self, request: GenerateRequest, pool: Pool, prompt: Sequence[int], arrived: float) -> Job:
+    async def _bad_words(self, request: GenerateRequest, pool: Pool) -> tuple[tuple[int, ...], ...]:
+        """Tokens of the bad words given as text."""
+        strings = request.sampling.bad_word_strings
+        return bad_words(await self._threads.bad_words(pool.text, strings, param="bad_word_strings"))
+
+    def _job(
+        self,
+        request: GenerateRequest,
+        pool: Pool,
+        prompt: Sequence[int],
+        words: tuple[tuple[int, ...], ...],
+        arrived: float,
+    ) -> Job:
         check_prompt(prompt, pool, request.prompt_param)
         options = request.sampling
         output = OutputSpec(
@@ -123,7 +138,7 @@ class RouterService:
             tenant=request.tenant,
             pool=pool.key,
             prompt=prompt,
-            sampling=resolve_sampling(request, prompt, pool),
+            sampling=resolve_sampling(request, prompt, pool, words),
             output=output,
             arrived=arrived,
             deadline=None if request.timeout is None else arrived + request.timeout,

@@ -1,10 +1,11 @@
 """A request against its model: what can be known before any worker sees it. Every refusal names the parameter at fault."""
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
 
 from router.fleet.fleet import Pool
-from router.request import ChatPrompt, GenerateRequest
+from router.request import MAX_BAD_WORD, ChatPrompt, GenerateRequest, SamplingOptions
 from shared.errors import ContextLengthExceeded, InvalidRequest
 from shared.types import Sampling
 
@@ -40,15 +41,41 @@ def _max_tokens(request: GenerateRequest, room: int, prompt_len: int) -> int:
     return said
 
 
-def resolve_sampling(request: GenerateRequest, prompt: Sequence[int], pool: Pool) -> Sampling:
-    """Every default resolved, the seed drawn where none is given. Raises InvalidRequest naming the parameter."""
+def _check_tokens(options: SamplingOptions, vocab_size: int) -> None:
+    """Raises InvalidRequest naming the first parameter that holds what is no token of this model."""
+    lists: tuple[tuple[str, Iterable[int]], ...] = (
+        ("stop_token_ids", options.stop_token_ids),
+        ("logit_bias", (token for token, _ in options.logit_bias)),
+        ("allowed_token_ids", options.allowed_token_ids),
+        ("bad_words", chain.from_iterable(options.bad_words)),
+    )
+    for param, tokens in lists:
+        wrong = next((token for token in tokens if token >= vocab_size), None)
+        if wrong is not None:
+            message = f"{param} holds {wrong}, no token id of this model (0 to {vocab_size - 1})"
+            raise InvalidRequest(message, param=param)
+
+
+def bad_words(given: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
+    """`given`, the tokens of bad_word_strings. Raises InvalidRequest where one has more tokens than a bad word may."""
+    if any(len(word) > MAX_BAD_WORD for word in given):
+        message = f"bad_word_strings must have at most {MAX_BAD_WORD} tokens each"
+        raise InvalidRequest(message, param="bad_word_strings")
+    return given
+
+
+def resolve_sampling(
+    request: GenerateRequest, prompt: Sequence[int], pool: Pool, more_bad_words: tuple[tuple[int, ...], ...] = ()
+) -> Sampling:
+    """Every default resolved, the seed drawn where none is given; `more_bad_words` are those given as text.
+
+    Raises InvalidRequest naming the parameter.
+    """
     options = request.sampling
     max_tokens = _max_tokens(request, pool.max_model_len - len(prompt), len(prompt))
     if options.min_tokens > max_tokens:
         raise InvalidRequest(f"min_tokens must not be larger than max_tokens ({max_tokens})", param="min_tokens")
-    wrong = next((token for token in options.stop_token_ids if token >= pool.vocab_size), None)
-    if wrong is not None:
-        raise InvalidRequest(f"stop_token_ids holds {wrong}, no token id of this model", param="stop_token_ids")
+    _check_tokens(options, pool.vocab_size)
     return Sampling(
         temperature=options.temperature,
         top_p=options.top_p,
@@ -60,7 +87,20 @@ def resolve_sampling(request: GenerateRequest, prompt: Sequence[int], pool: Pool
         stop_token_ids=options.stop_token_ids,
         ignore_eos=options.ignore_eos,
         logprobs=options.logprobs,
+        presence_penalty=options.presence_penalty,
+        frequency_penalty=options.frequency_penalty,
+        repetition_penalty=options.repetition_penalty,
+        logit_bias=options.logit_bias,
+        allowed_token_ids=options.allowed_token_ids,
+        bad_words=tuple(dict.fromkeys((*options.bad_words, *more_bad_words))),
+        prompt_logprobs=_prompt_logprobs(request),
     )
+
+
+def _prompt_logprobs(request: GenerateRequest) -> int | None:
+    """As asked, or what an echo with logprobs shows of the prompt."""
+    asked = request.sampling.prompt_logprobs
+    return request.sampling.logprobs if asked is None and request.echo else asked
 
 
 def stop_tokens(request: GenerateRequest, pool: Pool) -> frozenset[int]:

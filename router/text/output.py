@@ -81,9 +81,14 @@ class ChoiceOutput:
         return tuple(self._row(token, row) for token, row in zip(tokens, rows, strict=bool(rows)))
 
     def _row(self, token: int, row: TokenLogprobs) -> Logprobs:
-        bytes_of = self._spec.vocabulary.bytes_of
-        top = tuple(TokenText(token=t, logprob=value, text=bytes_of(t)) for t, value in row.top)
-        return Logprobs(sampled=TokenText(token=token, logprob=row.sampled, text=bytes_of(token)), top=top)
+        return shown_logprobs(self._spec.vocabulary, token, row)
+
+
+def shown_logprobs(vocabulary: Vocabulary, token: int, row: TokenLogprobs) -> Logprobs:
+    """The log-probabilities where `token` stands, with the tokens' bytes."""
+    bytes_of = vocabulary.bytes_of
+    top = tuple(TokenText(token=t, logprob=value, text=bytes_of(t)) for t, value in row.top)
+    return Logprobs(sampled=TokenText(token=token, logprob=row.sampled, text=bytes_of(token)), top=top)
 
 
 def _ended(finished: Finished) -> Ended:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from router.request import Prompt, TokenPrompt
+from router.text.badwords import spellings
 from router.text.tokenizer import ModelText
 
 
@@ -26,6 +27,13 @@ class TextThreads:
             return text.encode(prompt, add_special_tokens=add_special_tokens, param=param)
 
         return await loop.run_in_executor(self._pool, work)
+
+    async def bad_words(self, text: ModelText, strings: Sequence[str], *, param: str) -> tuple[tuple[int, ...], ...]:
+        """`badwords.spellings` in a thread; no strings need none."""
+        if not strings:
+            return ()
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, lambda: spellings(text, strings, param))
 
     async def decode(self, text: ModelText, tokens: Sequence[int], *, skip_special_tokens: bool) -> str:
         """`ModelText.decode` in a thread."""

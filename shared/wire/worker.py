@@ -3,7 +3,8 @@
 Everything that could outgrow a frame (`rpc.FRAME_LIMIT`) is written as several: prompts, step batches, KV hashes.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from protos import worker_pb2 as pb
 from shared.hashing import HASH_BYTES
@@ -16,9 +17,9 @@ from shared.types import (
     KvDelta,
     KvSnapshot,
     Load,
+    PromptLogprobs,
     RejectCode,
     Rejected,
-    Sampling,
     StepDeltas,
     Tenant,
     TokenDelta,
@@ -26,6 +27,7 @@ from shared.types import (
     TokenRequest,
     WorkerInfo,
 )
+from shared.wire.sampling import sampling_from_pb, sampling_to_pb
 
 PROTOCOL = 1
 SUBMIT_TOKENS = 8_192  # prompt tokens a frame
@@ -43,36 +45,6 @@ def _finish_to_pb(reason: FinishReason) -> pb.WorkerFinishReason.ValueType:
 
 def _finish_from_pb(reason: pb.WorkerFinishReason.ValueType) -> FinishReason:
     return FinishReason[pb.WorkerFinishReason.Name(reason).removeprefix("WORKER_FINISH_REASON_")]
-
-
-def _sampling_to_pb(sampling: Sampling) -> pb.SamplingSpec:
-    return pb.SamplingSpec(
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
-        top_k=sampling.top_k,
-        min_p=sampling.min_p,
-        seed=sampling.seed,
-        max_tokens=sampling.max_tokens,
-        min_tokens=sampling.min_tokens,
-        stop_token_ids=sampling.stop_token_ids,
-        ignore_eos=sampling.ignore_eos,
-        logprobs=sampling.logprobs,
-    )
-
-
-def _sampling_from_pb(spec: pb.SamplingSpec) -> Sampling:
-    return Sampling(
-        temperature=spec.temperature,
-        top_p=spec.top_p,
-        top_k=spec.top_k,
-        min_p=spec.min_p,
-        seed=spec.seed,
-        max_tokens=spec.max_tokens,
-        min_tokens=spec.min_tokens,
-        stop_token_ids=tuple(spec.stop_token_ids),
-        ignore_eos=spec.ignore_eos,
-        logprobs=spec.logprobs if spec.HasField("logprobs") else None,
-    )
 
 
 def submit_to_pb(request: TokenRequest) -> Iterator[pb.Up]:
@@ -99,7 +71,7 @@ def _submit_without_prompt(request: TokenRequest) -> pb.Submit:
         tenant=pb.TenantSpec(id=tenant.id, weight=tenant.weight, salt=tenant.salt, priority=tenant.top_class),
         prompt_len=len(request.prompt_tokens),
         choices=[pb.ChoiceSpec(handle=c.handle, index=c.index, output_tokens=c.output_tokens) for c in request.choices],
-        sampling=_sampling_to_pb(request.sampling),
+        sampling=sampling_to_pb(request.sampling),
         adapter_digest=request.adapter_digest,
         numerics_id=request.numerics_id,
         resumed=request.resumed,
@@ -118,7 +90,7 @@ def submit_from_pb(submit: pb.Submit, tokens: Sequence[int]) -> TokenRequest:
         tenant=Tenant(id=tenant.id, weight=tenant.weight, salt=tenant.salt, top_class=tenant.priority),
         prompt_tokens=tokens,
         choices=tuple(choices),
-        sampling=_sampling_from_pb(submit.sampling),
+        sampling=sampling_from_pb(submit.sampling),
         adapter_digest=submit.adapter_digest,
         numerics_id=submit.numerics_id,
         resumed=submit.resumed,
@@ -140,17 +112,48 @@ def abort_from_pb(abort: pb.Abort) -> tuple[tuple[int, ...], AbortReason]:
     return tuple(abort.handles), _REASONS.get(abort.reason, AbortReason.CLIENT)
 
 
-def _frames_of(deltas: Sequence[TokenDelta]) -> Iterator[list[TokenDelta]]:
-    """`deltas` in order, in groups that fit a frame. One step gives a handle few tokens, so that no delta is ever too large alone."""
-    group: list[TokenDelta] = []
+def _rows(delta: TokenDelta) -> int:
+    return len(delta.logprobs) + (len(delta.prompt.rows) if delta.prompt else 0)
+
+
+def _split(delta: TokenDelta) -> Iterator[TokenDelta]:
+    """The delta; the prompt's rows ahead of it in pieces, where they are too many for a frame."""
+    if delta.prompt is None or _rows(delta) <= STEP_LOGPROBS:
+        yield delta
+        return
+    first, rows = delta.prompt.first, delta.prompt.rows
+    for start in range(0, len(rows), STEP_LOGPROBS):
+        piece = PromptLogprobs(first=first + start, rows=rows[start : start + STEP_LOGPROBS])
+        yield TokenDelta(handle=delta.handle, tokens=(), prompt=piece)
+    if delta.tokens:
+        yield replace(delta, prompt=None)
+
+
+def _frames_of(deltas: Iterable[TokenDelta]) -> Iterator[list[TokenDelta]]:
+    """`deltas` in order, in groups that fit a frame and name a handle once each. One step gives a handle few tokens, so that none is ever
+    too large alone."""
+    group: dict[int, TokenDelta] = {}
     tokens = rows = 0
     for delta in deltas:
-        if group and (tokens + len(delta.tokens) > STEP_TOKENS or rows + len(delta.logprobs) > STEP_LOGPROBS):
-            yield group
-            group, tokens, rows = [], 0, 0
-        group.append(delta)
-        tokens, rows = tokens + len(delta.tokens), rows + len(delta.logprobs)
-    yield group
+        full = tokens + len(delta.tokens) > STEP_TOKENS or rows + _rows(delta) > STEP_LOGPROBS
+        if group and (full or delta.handle in group):
+            yield list(group.values())
+            group, tokens, rows = {}, 0, 0
+        group[delta.handle] = delta
+        tokens, rows = tokens + len(delta.tokens), rows + _rows(delta)
+    yield list(group.values())
+
+
+def _prompt_to_pb(handle: int, prompt: PromptLogprobs) -> pb.PromptLogprobs:
+    flat = [pair for row in prompt.rows for pair in row.top]
+    return pb.PromptLogprobs(
+        handle=handle,
+        first=prompt.first,
+        given=[row.sampled for row in prompt.rows],
+        width=max(len(row.top) for row in prompt.rows),
+        top_tokens=[token for token, _ in flat],
+        top_logprobs=[value for _, value in flat],
+    )
 
 
 def _logprobs_to_pb(delta: TokenDelta) -> pb.StepLogprobs:
@@ -167,7 +170,7 @@ def _logprobs_to_pb(delta: TokenDelta) -> pb.StepLogprobs:
 
 def step_to_pb(step: StepDeltas) -> Iterator[pb.Down]:
     """One StepBatch, or more where it would not fit a frame."""
-    for group in _frames_of(step.deltas):
+    for group in _frames_of(piece for delta in step.deltas for piece in _split(delta)):
         batch = pb.StepBatch(
             step_seq=step.step_seq,
             acked_seq=step.acked_seq,
@@ -175,26 +178,38 @@ def step_to_pb(step: StepDeltas) -> Iterator[pb.Down]:
             counts=[len(d.tokens) for d in group],
             tokens=[token for d in group for token in d.tokens],
             logprobs=[_logprobs_to_pb(d) for d in group if d.logprobs],
+            prompt_logprobs=[_prompt_to_pb(d.handle, d.prompt) for d in group if d.prompt],
         )
         yield pb.Down(step_batch=batch)
 
 
-def _logprobs_from_pb(rows: pb.StepLogprobs) -> tuple[TokenLogprobs, ...]:
-    pairs = list(zip(rows.top_tokens, rows.top_logprobs, strict=True))
-    width = rows.width
+def _table(
+    values: Sequence[float], width: int, tokens: Sequence[int], logprobs: Sequence[float]
+) -> tuple[TokenLogprobs, ...]:
+    pairs = list(zip(tokens, logprobs, strict=True))
     return tuple(
-        TokenLogprobs(sampled=value, top=tuple(pairs[i * width : (i + 1) * width]))
-        for i, value in enumerate(rows.sampled)
+        TokenLogprobs(sampled=value, top=tuple(pairs[i * width : (i + 1) * width])) for i, value in enumerate(values)
     )
+
+
+def _logprobs_from_pb(rows: pb.StepLogprobs) -> tuple[TokenLogprobs, ...]:
+    return _table(rows.sampled, rows.width, rows.top_tokens, rows.top_logprobs)
+
+
+def _prompt_from_pb(prompt: pb.PromptLogprobs) -> PromptLogprobs:
+    rows = _table(prompt.given, prompt.width, prompt.top_tokens, prompt.top_logprobs)
+    return PromptLogprobs(first=prompt.first, rows=rows)
 
 
 def step_from_pb(batch: pb.StepBatch) -> StepDeltas:
     """The batch's columns, choice by choice."""
     logprobs = {rows.handle: _logprobs_from_pb(rows) for rows in batch.logprobs}
+    prompts = {prompt.handle: _prompt_from_pb(prompt) for prompt in batch.prompt_logprobs}
     deltas, start = [], 0
     for handle, count in zip(batch.handles, batch.counts, strict=True):
         tokens = tuple(batch.tokens[start : start + count])
-        deltas.append(TokenDelta(handle=handle, tokens=tokens, logprobs=logprobs.get(handle, ())))
+        rows, prompt = logprobs.get(handle, ()), prompts.get(handle)
+        deltas.append(TokenDelta(handle=handle, tokens=tokens, logprobs=rows, prompt=prompt))
         start += count
     return StepDeltas(step_seq=batch.step_seq, acked_seq=batch.acked_seq, deltas=tuple(deltas))
 
@@ -272,7 +287,7 @@ def info_from_pb(info: pb.WorkerInfo) -> WorkerInfo:
     return WorkerInfo(**{**fields, "eos_token_ids": tuple(info.eos_token_ids)})
 
 
-def _split(packed: bytes) -> tuple[bytes, ...]:
+def _hashes(packed: bytes) -> tuple[bytes, ...]:
     return tuple(packed[i : i + HASH_BYTES] for i in range(0, len(packed), HASH_BYTES))
 
 
@@ -284,7 +299,7 @@ def kv_delta_to_pb(delta: KvDelta) -> pb.Down:
 
 def kv_delta_from_pb(delta: pb.KvDelta) -> KvDelta:
     """Hashes that appeared and went."""
-    added, removed = _split(delta.added), _split(delta.removed)
+    added, removed = _hashes(delta.added), _hashes(delta.removed)
     return KvDelta(epoch=delta.epoch, sequence=delta.sequence, added=added, removed=removed)
 
 
@@ -297,4 +312,4 @@ def kv_snapshot_to_pb(piece: KvSnapshot) -> pb.Down:
 
 def kv_snapshot_from_pb(piece: pb.KvSnapshot) -> KvSnapshot:
     """One piece of a whole view."""
-    return KvSnapshot(epoch=piece.epoch, sequence=piece.sequence, hashes=_split(piece.hashes), last=piece.last)
+    return KvSnapshot(epoch=piece.epoch, sequence=piece.sequence, hashes=_hashes(piece.hashes), last=piece.last)

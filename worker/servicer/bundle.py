@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from protos import worker_pb2 as pb
-from shared.types import StepDeltas, TokenDelta
+from shared.types import PromptLogprobs, StepDeltas, TokenDelta
 from shared.wire import worker as wire
 
 MOST = 128  # merged at a time: a choice's tokens of so many steps, with their logprobs, fit a frame
@@ -51,4 +51,12 @@ def _merged(bundles: Sequence[Bundle]) -> Iterator[TokenDelta]:
             handle=handle,
             tokens=tuple(token for delta in deltas for token in delta.tokens),
             logprobs=tuple(row for delta in deltas for row in delta.logprobs),
+            prompt=_joined([delta.prompt for delta in deltas if delta.prompt is not None]),
         )
+
+
+def _joined(pieces: Sequence[PromptLogprobs]) -> PromptLogprobs | None:
+    """Pieces that follow one another, as one."""
+    if not pieces:
+        return None
+    return PromptLogprobs(first=pieces[0].first, rows=tuple(row for piece in pieces for row in piece.rows))

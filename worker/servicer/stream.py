@@ -197,7 +197,7 @@ class RouterStream:
         rejected: Sequence[Rejected],
     ) -> None:
         """What one report has for this stream."""
-        self.book.tokens(delta.handle for delta in deltas)
+        self.book.tokens(delta.handle for delta in deltas if delta.tokens)
         for end in finished:
             self.book.finish(end)
         for reject in rejected:
