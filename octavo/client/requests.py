@@ -1,6 +1,7 @@
 """What a caller says, as the messages of protos/inference.proto. Defaults are the server's: what is not given is not sent."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TypedDict
 
 from protos import inference_pb2 as pb
@@ -25,24 +26,41 @@ class Options(TypedDict, total=False):
     stop_token_ids: Sequence[int]
     ignore_eos: bool
     logprobs: int
+    presence_penalty: float
+    frequency_penalty: float
+    repetition_penalty: float
+    logit_bias: Mapping[int, float]
+    allowed_token_ids: Sequence[int]
+    bad_words: Sequence[str | Sequence[int]]
+    prompt_logprobs: int
     n: int
     return_tokens: bool
     request_id: str
+    echo: bool
+    truncate_prompt_tokens: int
 
 
 _SCALARS = (
     *("temperature", "top_p", "top_k", "min_p", "seed", "max_tokens", "min_tokens"),
-    *("ignore_eos", "logprobs"),
+    *("ignore_eos", "logprobs", "prompt_logprobs"),
+    *("presence_penalty", "frequency_penalty", "repetition_penalty"),
 )
-_OUTSIDE = ("n", "return_tokens", "request_id")
-_LISTS = ("stop", "stop_token_ids")
+_OUTSIDE = ("n", "return_tokens", "request_id", "echo", "truncate_prompt_tokens")
+_LISTS = ("stop", "stop_token_ids", "logit_bias", "allowed_token_ids", "bad_words")
+
+
+@contextmanager
+def _fitting(param: str) -> Iterator[None]:
+    """What has no place in the message is the caller's fault."""
+    try:
+        yield
+    except (TypeError, ValueError, AttributeError) as error:
+        raise InvalidRequest(f"{param}: {error}", param=param) from error
 
 
 def _assign(message: pb.Sampling | pb.GenerateRequest, name: str, value: object) -> None:
-    try:
+    with _fitting(name):
         setattr(message, name, value)
-    except (TypeError, ValueError) as error:
-        raise InvalidRequest(f"{name}: {error}", param=name) from error
 
 
 def _sampling(options: Options) -> pb.Sampling:
@@ -51,12 +69,25 @@ def _sampling(options: Options) -> pb.Sampling:
         if name in _SCALARS and value is not None:
             _assign(sampling, name, value)
     stop = options.get("stop") or ()
-    try:
+    with _fitting("stop"):
         sampling.stop.extend([stop] if isinstance(stop, str) else stop)
+    with _fitting("stop_token_ids"):
         sampling.stop_token_ids.extend(options.get("stop_token_ids") or ())
-    except (TypeError, ValueError) as error:
-        raise InvalidRequest(f"stop: {error}", param="stop") from error
+    with _fitting("logit_bias"):
+        sampling.logit_bias.update(options.get("logit_bias") or {})
+    with _fitting("allowed_token_ids"):
+        sampling.allowed_token_ids.extend(options.get("allowed_token_ids") or ())
+    with _fitting("bad_words"):
+        _add_bad_words(sampling, options.get("bad_words") or ())
     return sampling
+
+
+def _add_bad_words(sampling: pb.Sampling, words: Sequence[str | Sequence[int]]) -> None:
+    for word in words:
+        if isinstance(word, str):
+            sampling.bad_word_strings.append(word)
+        else:
+            sampling.bad_words.add(ids=word)
 
 
 def chat_of(messages: Messages) -> pb.Chat:

@@ -19,7 +19,7 @@ class TokenLogprob:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Logprobs:
-    """One output position: the token sampled, and the alternatives by descending log-probability."""
+    """One position: the token that stands there, sampled or the prompt's own, and the alternatives by descending log-probability."""
 
     sampled: TokenLogprob
     top: tuple[TokenLogprob, ...]
@@ -62,13 +62,17 @@ class Usage:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Completion:
-    """A whole answer. `seed` is the one in force: sent again, it gives the same tokens."""
+    """A whole answer. `seed` is the one in force: sent again, it gives the same tokens.
+
+    `prompt_logprobs`, where asked, has an entry a token of the prompt; the first token follows nothing, and has None.
+    """
 
     id: str
     model: str
     seed: int
     choices: tuple[Choice, ...]
     usage: Usage
+    prompt_logprobs: tuple[Logprobs | None, ...] = ()
 
     @property
     def text(self) -> str:
@@ -136,6 +140,7 @@ class Assembly:
         self.model = ""
         self.seed: int | None = None
         self.usage: Usage | None = None
+        self.prompt_logprobs: list[Logprobs | None] = []
         self._deltas: dict[int, list[Delta]] = {}
 
     def add(self, response: pb.GenerateResponse) -> tuple[Delta, ...]:
@@ -150,6 +155,8 @@ class Assembly:
                 completion_tokens=counts.completion_tokens,
                 cached_tokens=counts.cached_tokens,
             )
+        rows = response.prompt_logprobs
+        self.prompt_logprobs += [_logprobs(row) if row.HasField("sampled") else None for row in rows]
         deltas = tuple(map(_delta, response.chunks))
         for delta in deltas:
             self._deltas.setdefault(delta.index, []).append(delta)
@@ -159,4 +166,11 @@ class Assembly:
         """All that came, joined. Counts are zero where the stream was left before its end."""
         choices = tuple(_joined(index, self._deltas[index]) for index in sorted(self._deltas))
         usage = self.usage or Usage(prompt_tokens=0, completion_tokens=0, cached_tokens=0)
-        return Completion(id=self.id, model=self.model, seed=self.seed or 0, choices=choices, usage=usage)
+        return Completion(
+            id=self.id,
+            model=self.model,
+            seed=self.seed or 0,
+            choices=choices,
+            usage=usage,
+            prompt_logprobs=tuple(self.prompt_logprobs),
+        )
