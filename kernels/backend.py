@@ -30,7 +30,7 @@ class Backend:
 
     name: str
     numerics: str
-    prepare: Callable[[Batch, KVPool, RotaryTable, AttentionSpec], Prepared]
+    prepare: Callable[[Batch, KVPool, tuple[RotaryTable, ...], tuple[AttentionSpec, ...]], Prepared]
     embed: Callable[[Tensor, Embedding], Tensor]
     attn_in: Callable[[Tensor, AttnIn, Prepared, KVPool, int], Tensor]
     attention: Callable[[Tensor, Prepared, KVPool, int, AttentionSpec], Tensor]

@@ -31,7 +31,7 @@ def attention(q: torch.Tensor, step: Prepared, pool: KVPool, layer: int, spec: A
     """q float32 [tokens, heads, head_dim] -> float32 [tokens, heads * head_dim]."""
     out = torch.empty(q.shape[0], spec.heads * spec.head_dim, dtype=torch.float32, device=q.device)
     scaled = q.float() * spec.scale
-    for piece in step.pieces:
+    for piece in step.pieces[spec]:
         out.index_copy_(0, piece.targets, _attend(scaled, piece, pool, layer, spec))
     return out
 

@@ -8,4 +8,5 @@ from kernels.weights import Embedding
 
 def embed(tokens: torch.Tensor, weights: Embedding) -> torch.Tensor:
     """tokens int64 [tokens] -> float32 [tokens, hidden]."""
-    return F.embedding(tokens, weights.table).float()
+    rows = F.embedding(tokens, weights.table).float()
+    return rows if weights.scale == 1.0 else rows * weights.scale

@@ -9,4 +9,5 @@ from kernels.weights import Head
 
 def logits(x: torch.Tensor, rows: torch.Tensor, weights: Head) -> torch.Tensor:
     """x float32 [tokens, hidden], rows int64 [rows] -> float32 [rows, vocabulary]."""
-    return linear_float32(rms_norm(x.index_select(0, rows), weights.norm), weights.proj)
+    raw = linear_float32(rms_norm(x.index_select(0, rows), weights.norm), weights.proj)
+    return raw if weights.softcap is None else raw.div_(weights.softcap).tanh_().mul_(weights.softcap)

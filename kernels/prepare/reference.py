@@ -1,6 +1,7 @@
 """A step's tokens as the ops need them, worked out once for all layers."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -25,14 +26,13 @@ class Batch:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Prepared:
-    """`cos` and `sin` float32 [tokens, dim / 2], where K and V are written, and how attention is cut. Opaque outside
-    the kernels.
+    """What turns queries and keys, table by table (rows of the tokens' positions), where K and V are written, and how
+    the attention of each spec is cut. Opaque outside the kernels.
     """
 
-    cos: torch.Tensor
-    sin: torch.Tensor
+    turns: tuple[RotaryTable, ...]
     writes: torch.Tensor
-    pieces: tuple[Piece, ...]
+    pieces: Mapping[AttentionSpec, tuple[Piece, ...]]
 
 
 def chunk_of_token(batch: Batch) -> npt.NDArray[np.int64]:
@@ -49,14 +49,31 @@ def position_of_token(batch: Batch) -> npt.NDArray[np.int64]:
     return positions
 
 
-def prepare(batch: Batch, pool: KVPool, rotary: RotaryTable, spec: AttentionSpec) -> Prepared:
-    """Positions must lie inside `rotary` and inside the tables."""
+def prepare(
+    batch: Batch, pool: KVPool, rotaries: tuple[RotaryTable, ...], specs: tuple[AttentionSpec, ...]
+) -> Prepared:
+    """For a model whose layers are turned by `rotaries` and attend by `specs`. Positions must lie inside the rotary
+    tables and inside the block tables.
+    """
     positions = torch.from_numpy(position_of_token(batch))
     blocks = batch.tables[torch.from_numpy(chunk_of_token(batch)), positions // BLOCK]
     places = blocks * BLOCK + positions % BLOCK
     return Prepared(
-        cos=rotary.cos.index_select(0, positions),
-        sin=rotary.sin.index_select(0, positions),
+        turns=tuple(_rows(rotary, positions) for rotary in rotaries),
         writes=pool.index(places[:, None]),
-        pieces=plan(batch.starts, batch.lengths, batch.tables, spec, pool),
+        pieces=_pieces(batch, pool, specs),
     )
+
+
+def _rows(rotary: RotaryTable, positions: torch.Tensor) -> RotaryTable:
+    return RotaryTable(cos=rotary.cos.index_select(0, positions), sin=rotary.sin.index_select(0, positions))
+
+
+def _pieces(batch: Batch, pool: KVPool, specs: tuple[AttentionSpec, ...]) -> Mapping[AttentionSpec, tuple[Piece, ...]]:
+    """Specs that see the same positions share their pieces: a window hides nothing from sequences that are shorter."""
+    longest = int((batch.starts + batch.lengths).max())
+    seen = {
+        spec: spec if spec.window is None or spec.window < longest else replace(spec, window=None) for spec in specs
+    }
+    made = {spec: plan(batch.starts, batch.lengths, batch.tables, spec, pool) for spec in dict.fromkeys(seen.values())}
+    return {spec: made[same] for spec, same in seen.items()}

@@ -70,7 +70,7 @@ def test_rotary_settings_of_older_configurations_are_read(checkpoint) -> None:
 
     new = spec({**older, "rope_parameters": {"rope_type": "llama3", "rope_theta": 5e4, **scaling}})
     assert spec({**older, "rope_theta": 5e4, "rope_scaling": scaling}).rotary == new.rotary
-    assert spec(older).rotary.theta == 10000.0
+    assert spec(older).rotary[0].theta == 10000.0
 
 
 def test_a_length_over_the_models_own_is_refused(checkpoint) -> None:

@@ -56,7 +56,7 @@ def sequences(lengths: list[int], kv_heads: int, head_dim: int, dtype: torch.dty
 def run(q: torch.Tensor, chunks, data: Sequences, rows: list[int], spec: AttentionSpec) -> torch.Tensor:
     starts, lengths = np.array(chunks, dtype=np.int64).T.copy()
     rotary = rotary_table(RotarySpec(dim=spec.head_dim, theta=1e4), int((starts + lengths).max()))
-    step = prepare(Batch(starts=starts, lengths=lengths, tables=data.tables[rows]), data.pool, rotary, spec)
+    step = prepare(Batch(starts=starts, lengths=lengths, tables=data.tables[rows]), data.pool, (rotary,), (spec,))
     return attention(q, step, data.pool, 0, spec)
 
 

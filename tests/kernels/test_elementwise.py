@@ -11,7 +11,8 @@ from kernels.logits.reference import logits
 from kernels.mlp.reference import mlp, silu
 from kernels.rms_norm.reference import rms_norm
 from kernels.rotary.reference import rotate
-from kernels.rotary.table import Llama3Scaling, RotarySpec, rotary_table
+from kernels.rotary.scaling import Llama3Scaling
+from kernels.rotary.table import RotarySpec, rotary_table
 from kernels.weights import Embedding, Head, Mlp, Norm
 
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}

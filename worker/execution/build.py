@@ -4,7 +4,7 @@ import torch
 
 from kernels.backend import Backend, backend
 from kernels.kv import KVPool, block_bytes
-from kernels.rotary.table import rotary_table
+from kernels.rotary.table import regime, rotary_table
 from worker.execution.config import RunnerConfig
 from worker.execution.memory import InsufficientMemory, KvSize, auto_budget, size_kv
 from worker.execution.numerics import numerics_id
@@ -34,16 +34,17 @@ def build(checkpoint: Checkpoint, config: RunnerConfig, progress: Progress = sil
 
 def _assemble(checkpoint: Checkpoint, config: RunnerConfig, ops: Backend, model: Decoder) -> ModelRunner:
     size = _size(model.spec, config)
+    length = size.max_model_len
     return ModelRunner(
         model=model,
         ops=ops,
         pool=_pool(model.spec, config, size.blocks),
-        rotary=rotary_table(model.spec.rotary, size.max_model_len + 1),
-        slots=SlotState(config.max_running, size.max_model_len),
+        rotaries=tuple(rotary_table(one, length + 1, length) for one in model.spec.rotaries),
+        slots=SlotState(config.max_running, length),
         sampling=SamplingState(config.max_running, checkpoint.eos_token_ids),
-        max_model_len=size.max_model_len,
+        max_model_len=length,
         kv_bytes=size.bytes,
-        numerics_id=numerics_id(config, ops, checkpoint.revision),
+        numerics_id=numerics_id(config, ops, checkpoint.revision, [regime(one, length) for one in model.spec.rotaries]),
         threads=config.threads,
         depth=config.depth,
     )
@@ -52,8 +53,8 @@ def _assemble(checkpoint: Checkpoint, config: RunnerConfig, ops: Backend, model:
 def _pool(spec: DecoderSpec, config: RunnerConfig, blocks: int) -> KVPool:
     return KVPool.allocate(
         layers=spec.layers,
-        kv_heads=spec.attention.kv_heads,
-        head_dim=spec.attention.head_dim,
+        kv_heads=spec.attention[0].kv_heads,
+        head_dim=spec.attention[0].head_dim,
         blocks=blocks,
         dtype=torch_dtype(config.dtype),
     )
@@ -65,8 +66,8 @@ def _size(spec: DecoderSpec, config: RunnerConfig) -> KvSize:
         raise ModelError(f"max_model_len {config.max_model_len} is over the model's own {spec.max_positions}")
     one = block_bytes(
         layers=spec.layers,
-        kv_heads=spec.attention.kv_heads,
-        head_dim=spec.attention.head_dim,
+        kv_heads=spec.attention[0].kv_heads,
+        head_dim=spec.attention[0].head_dim,
         dtype=torch_dtype(config.dtype),
     )
     return size_kv(

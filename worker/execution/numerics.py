@@ -2,6 +2,7 @@
 
 import json
 import platform
+from collections.abc import Sequence
 from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError, version
 
@@ -11,9 +12,9 @@ from kernels.backend import Backend
 from worker.execution.config import RunnerConfig
 
 
-def numerics_id(config: RunnerConfig, ops: Backend, revision: str) -> str:
-    """Hex digest over build, weights, dtype, instruction set, number of threads (libraries split sums by it) and
-    flags.
+def numerics_id(config: RunnerConfig, ops: Backend, revision: str, rotary: Sequence[int]) -> str:
+    """Hex digest over build, weights, dtype, instruction set, number of threads (libraries split sums by it), flags,
+    and what of the served length decides the `rotary` tables.
     """
     facts = {
         "build": _build(),
@@ -24,6 +25,7 @@ def numerics_id(config: RunnerConfig, ops: Backend, revision: str) -> str:
         "isa": instruction_set(),
         "threads": config.threads,
         "deterministic": config.deterministic,
+        "rotary": list(rotary),
     }
     return blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=16).hexdigest()
 

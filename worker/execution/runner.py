@@ -29,7 +29,7 @@ class ModelRunner:
         model: Decoder,
         ops: Backend,
         pool: KVPool,
-        rotary: RotaryTable,
+        rotaries: tuple[RotaryTable, ...],
         slots: SlotState,
         sampling: SamplingState,
         max_model_len: int,
@@ -38,7 +38,7 @@ class ModelRunner:
         threads: int,
         depth: int,
     ):
-        self._model, self._ops, self._pool, self._rotary = model, ops, pool, rotary
+        self._model, self._ops, self._pool, self._rotaries = model, ops, pool, rotaries
         self._slots, self._sampling, self._sampler = slots, sampling, Sampler(sampling, ops)
         self._threads = threads
         self._worker = ThreadPoolExecutor(1, "octavo-step") if depth else None
@@ -88,7 +88,7 @@ class ModelRunner:
 
     def _compute(self, plan: StepPlan) -> StepResult:
         inputs = step_inputs(plan, self._slots)
-        step = self._ops.prepare(inputs.batch, self._pool, self._rotary, self._model.spec.attention)
+        step = self._ops.prepare(inputs.batch, self._pool, self._rotaries, self._model.spec.attentions)
         hidden = self._model.forward(inputs.tokens, step, self._pool)
         return self._sample(plan, hidden, inputs.rows, inputs.row_of_sample) if plan.samples else _NOTHING
 

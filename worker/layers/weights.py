@@ -49,13 +49,17 @@ class WeightReader:
             raise ModelError(f"tensor {name!r} has shape {list(tensor.shape)}, expected {list(shape)}")
         return tensor
 
-    def norm(self, name: str, size: int, eps: float) -> Norm:
-        """An RMSNorm's weight."""
-        return Norm(weight=self.tensor(f"{name}.weight", (size,)).float().clone(), eps=eps)
+    def norm(self, name: str, size: int, eps: float, offset: float = 0.0) -> Norm:
+        """An RMSNorm's weight, `offset` added in float32."""
+        return Norm(weight=self.tensor(f"{name}.weight", (size,)).float() + offset, eps=eps)
 
     def matrix(self, name: str, shape: tuple[int, int]) -> torch.Tensor:
         """A copy in the dtype to compute in, so that no mapped file stays open behind it."""
         return self.tensor(f"{name}.weight", shape).to(self.dtype, copy=True)
+
+    def rounded(self, value: float) -> float:
+        """A constant as the dtype to compute in holds it."""
+        return torch.tensor(value, dtype=self.dtype).item()
 
     def packed(self, projections: Sequence[Projection], width: int) -> PackedLinear:
         """The projections of `width` inputs, stacked in order into one."""

@@ -13,7 +13,7 @@ from worker.layers.decoder import Ends, Layer, load_ends, load_layer
 from worker.layers.weights import WeightReader
 from worker.models.checkpoint import Checkpoint
 from worker.models.registry import find
-from worker.models.spec import DecoderSpec
+from worker.models.spec import DecoderSpec, Family, Names
 
 Progress = Callable[[int, int], None]
 
@@ -35,11 +35,11 @@ class Decoder:
         """tokens int64 [tokens] of the prepared step -> the residual stream after the last layer, [tokens, hidden].
         Writes KV.
         """
-        ops, spec = self._ops, self.spec.attention
+        ops = self._ops
         x = ops.embed(tokens, self._ends.embedding)
         for number, layer in enumerate(self._layers):
             q = ops.attn_in(x, layer.attn_in, step, pool, number)
-            x = ops.attn_out(x, ops.attention(q, step, pool, number, spec), layer.attn_out)
+            x = ops.attn_out(x, ops.attention(q, step, pool, number, layer.attention), layer.attn_out)
             x = ops.mlp(x, layer.mlp)
         return x
 
@@ -61,10 +61,16 @@ def load(
     """
     family = find(checkpoint.config)
     spec = family.spec(checkpoint.config)
+    names = _names(family, checkpoint)
     reader = WeightReader(checkpoint, dtype, invariant=invariant)
-    ends = load_ends(reader, spec, family.names)
+    ends = load_ends(reader, spec, names)
     layers = []
     for number in range(spec.layers):
-        layers.append(load_layer(reader, spec, family.names, number))
+        layers.append(load_layer(reader, spec, names, number))
         progress(number + 1, spec.layers)
     return Decoder(spec, ends, tuple(layers), ops)
+
+
+def _names(family: Family, checkpoint: Checkpoint) -> Names:
+    held = checkpoint.names()
+    return next((n for n in family.names if f"{n.embedding}.weight" in held), family.names[0])

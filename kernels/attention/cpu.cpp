@@ -1,0 +1,196 @@
+// Paged attention over mixed prefill and decode. Items are rows of one KV head: keys and values are read once for all of
+// its query heads, and for as many queries as fit 32 rows.
+#include "../cpu/engine.h"
+#include "../prepare/cpu.h"
+#include "split.h"
+
+using namespace octavo;
+
+namespace {
+
+constexpr int64_t PER_THREAD = 4;  // items a thread should have at least, else single splits are dealt out
+
+Step::Cut cut(const Step& step, int64_t kv_heads, int64_t group, int threads) {
+  Step::Cut made;
+  made.kv_heads = kv_heads;
+  made.group = group;
+  int64_t splits = 0;
+  for (size_t c = 0; c < step.chunks.size(); c++) {
+    const Chunk& chunk = step.chunks[c];
+    const int64_t rows = chunk.length * group;
+    for (int64_t head = 0; head < kv_heads; head++)
+      for (int64_t row = 0; row < rows; row += ROWS) {
+        const int64_t count = std::min<int64_t>(ROWS, rows - row);
+        const int64_t end = chunk.start + (row + count - 1) / group + 1;
+        Item tile{(int32_t)c, (int32_t)head, row, (int32_t)count, (int32_t)((end + SPLIT - 1) / SPLIT), 0, 0};
+        splits += tile.splits;
+        made.tiles.push_back(tile);
+      }
+  }
+  made.split = threads > 1 && (int64_t)made.tiles.size() < PER_THREAD * threads && splits > (int64_t)made.tiles.size();
+  if (made.split)
+    for (Item& tile : made.tiles) {
+      tile.part = made.parts;
+      for (int64_t s = 0; s < tile.splits; s++) {
+        Item item = tile;
+        item.split = s;
+        item.part = made.parts++;
+        made.items.push_back(item);
+      }
+    }
+  return made;
+}
+
+const Step::Cut& cut_of(Step& step, int64_t kv_heads, int64_t group, int threads) {
+  for (const Step::Cut& made : step.cuts)
+    if (made.kv_heads == kv_heads && made.group == group) return made;
+  step.cuts.push_back(cut(step, kv_heads, group, threads));
+  return step.cuts.back();
+}
+
+template <class T>
+struct Attention {
+  const float* q;  // [tokens, heads, head_dim]
+  const Step& step;
+  const OctavoPool& pool;
+  int64_t layer;
+  const OctavoAttention& spec;
+  Act<T>* out;  // [tokens, stride]
+  int64_t stride;
+
+  int64_t dim() const { return padded(spec.head_dim); }
+  int64_t group() const { return spec.heads / spec.kv_heads; }
+  int64_t room() const { return partial_size(ROWS, dim()); }
+
+  // The item's query rows, converted.
+  void gather(const Item& item, Act<T>* to) const {
+    const Chunk& chunk = step.chunks[item.chunk];
+    for (int r = 0; r < item.count; r++) {
+      const int64_t row = item.row + r, token = chunk.first + row / group(), head = item.head * group() + row % group();
+      const float* from = q + (token * spec.heads + head) * spec.head_dim;
+      for (int64_t i = 0; i < dim(); i += LANES) {
+        const int count = static_cast<int>(std::max<int64_t>(0, std::min<int64_t>(LANES, spec.head_dim - i)));
+        store(to + r * dim() + i, load_some(from + i, count));
+      }
+    }
+  }
+
+  int64_t position(const Item& item, int row) const { return step.chunks[item.chunk].start + (item.row + row) / group(); }
+  int64_t first_seen(int64_t position) const { return spec.window ? std::max<int64_t>(0, position + 1 - spec.window) : 0; }
+
+  Span<T> span(const Item& item, int64_t split) const {
+    const int64_t low = split * SPLIT_BLOCKS;
+    const int64_t first = std::max(low, first_seen(position(item, 0)) / PLACES);
+    const int64_t last = std::min(low + SPLIT_BLOCKS, position(item, item.count - 1) / PLACES + 1);
+    return Span<T>{pool, layer, item.head, step.chunks[item.chunk].table, (int)first, (int)std::max(first, last)};
+  }
+
+  // One split's partial: sums, then maxima, then totals.
+  void partial(const Item& item, int64_t split, const Desk<T>& desk, float* to) const {
+    const Span<T> blocks = span(item, split);
+    float *top = to + ROWS * dim(), *total = top + ROWS;
+    if (blocks.first >= blocks.last) return nothing(item, to, top, total);
+    all_scores(desk, blocks, item.count, dim());
+    const int64_t begin = (int64_t)blocks.first * PLACES;
+    for (int r = 0; r < item.count; r++) {
+      const int64_t at = position(item, r);
+      const Seen seen{(int)(std::max(begin, first_seen(at)) - begin), (int)(std::max(begin, at + 1) - begin), (blocks.last - blocks.first) * PLACES};
+      soften(desk.scores + r * SPLIT, desk.weights + r * SPLIT, seen, (float)spec.scale, (float)spec.softcap, top + r, total + r);
+    }
+    all_values(desk, blocks, item.count, dim(), to);
+  }
+
+  void nothing(const Item& item, float* to, float* top, float* total) const {
+    memset(to, 0, item.count * dim() * sizeof(float));
+    for (int r = 0; r < item.count; r++) top[r] = LOW, total[r] = 0;
+  }
+
+  // Partials of a tile, left to right, to the rows of `out`.
+  void join(const Item& tile, const float* parts) const {
+    const Chunk& chunk = step.chunks[tile.chunk];
+    for (int r = 0; r < tile.count; r++) {
+      const int64_t row = tile.row + r, token = chunk.first + row / group(), head = tile.head * group() + row % group();
+      join_row(parts, r, tile.splits, out + token * stride + head * spec.head_dim);
+      if (head == spec.heads - 1)
+        for (int64_t i = spec.heads * spec.head_dim; i < padded(spec.heads * spec.head_dim); i++) out[token * stride + i] = Act<T>{};
+    }
+  }
+
+  void join_row(const float* parts, int r, int64_t splits, Act<T>* to) const {
+    float top = LOW, share[MOST_SPLITS], total = 0;
+    for (int64_t s = 0; s < splits; s++) top = std::max(top, parts[s * room() + ROWS * dim() + r]);
+    for (int64_t s = 0; s < splits; s++) {
+      const float* part = parts + s * room() + ROWS * dim();
+      share[s] = exp(splat(part[r] - top))[0];
+      total += share[s] * part[ROWS + r];
+    }
+    for (int64_t i = 0; i < spec.head_dim; i += LANES) {
+      Floats sums{};
+      for (int64_t s = 0; s < splits; s++) sums += share[s] * load(parts + s * room() + r * dim() + i);
+      store_some(to + i, sums / total, static_cast<int>(std::min<int64_t>(LANES, spec.head_dim - i)));
+    }
+  }
+
+  void whole(const Item& tile, const Desk<T>& desk, float* parts) const {
+    gather(tile, desk.q);
+    const int64_t first = first_seen(position(tile, 0)) / SPLIT;
+    for (int64_t s = 0; s < tile.splits; s++)
+      if (s >= first) partial(tile, s, desk, parts + s * room());
+      else nothing(tile, parts + s * room(), parts + s * room() + ROWS * dim(), parts + s * room() + ROWS * dim() + ROWS);
+    join(tile, parts);
+  }
+
+  static constexpr int64_t MOST_SPLITS = 4096;  // 2 million positions
+};
+
+// Each member draws items; `work(item)` runs one.
+template <class Work>
+void deal(const Member& me, const std::vector<Item>& items, const Work& work) {
+  for (int64_t i; (i = me.team.draw(1)) < (int64_t)items.size();) work(items[i]);
+}
+
+template <class T>
+void run(Engine& engine, const Attention<T>& attention, const Step::Cut& cut) {
+  const int64_t dim = attention.dim(), room = attention.room();
+  int64_t most = 1;
+  for (const Item& tile : cut.tiles) most = std::max<int64_t>(most, tile.splits);
+  float* shared = cut.split ? engine.partials.get<float>(cut.parts * room) : nullptr;
+  engine.team.run([&](const Member& me) {
+    char* memory = engine.own[me.index].template get<char>(Desk<T>::bytes(dim) + (most * room + 16) * sizeof(float));
+    const Desk<T> desk = Desk<T>::at(memory, dim);
+    float* parts = reinterpret_cast<float*>(memory + (Desk<T>::bytes(dim) + 63) / 64 * 64);
+    if (!cut.split) {
+      deal(me, cut.tiles, [&](const Item& tile) { attention.whole(tile, desk, parts); });
+    } else {
+      deal(me, cut.items, [&](const Item& item) {
+        attention.gather(item, desk.q);
+        attention.partial(item, item.split, desk, shared + item.part * room);
+      });
+      me.barrier();
+      int64_t first, last;
+      me.share(cut.tiles.size(), first, last);
+      for (int64_t i = first; i < last; i++) attention.join(cut.tiles[i], shared + cut.tiles[i].part * room);
+    }
+    release_tiles();
+  });
+}
+
+}  // namespace
+
+extern "C" {
+
+// q float32 [tokens, heads, head_dim] -> out [tokens, stride] in the form that the output projection takes. -1: too long.
+int64_t octavo_attention(Engine* engine, const float* q, Step* step, const OctavoPool* pool, int64_t layer, const OctavoAttention* spec,
+                         void* out, int64_t stride) {
+  int64_t code = 0;
+  by_dtype(pool->dtype, [&](auto sample) {
+    using T = decltype(sample);
+    const Step::Cut& made = cut_of(*step, spec->kv_heads, spec->heads / spec->kv_heads, engine->team.size());
+    for (const Item& tile : made.tiles)
+      if (tile.splits > Attention<T>::MOST_SPLITS) code = -1;
+    if (code) return;
+    run(*engine, Attention<T>{q, *step, *pool, layer, *spec, static_cast<Act<T>*>(out), stride}, made);
+  });
+  return code;
+}
+}

@@ -1,0 +1,188 @@
+// One split of one item: scores, their softmax, and the weighted sum of values, for up to 32 rows.
+#pragma once
+#include "../cpu/amx.h"
+#include "../kv/cpu.h"
+
+namespace octavo {
+
+constexpr int SPLIT = 512;  // positions that share one maximum; counted from position 0 on, whatever the item
+constexpr int SPLIT_BLOCKS = SPLIT / PLACES;
+constexpr int ROWS = 32;
+constexpr float LOW = -1e30f;  // a maximum of nothing: finite, so that differences stay so
+
+// What a thread needs for a split. `dim` is padded.
+template <class T>
+struct Desk {
+  Act<T>* q;       // [ROWS, dim]
+  float* scores;   // [ROWS, SPLIT]
+  Act<T>* weights;  // [ROWS, SPLIT]
+
+  static size_t bytes(int64_t dim) { return ROWS * (dim * sizeof(Act<T>) + SPLIT * (sizeof(float) + sizeof(Act<T>))) + 192; }
+
+  static Desk at(char* memory, int64_t dim) {
+    Act<T>* q = reinterpret_cast<Act<T>*>(memory);
+    float* scores = reinterpret_cast<float*>(q + ROWS * dim);
+    return Desk{q, scores, reinterpret_cast<Act<T>*>(scores + ROWS * SPLIT)};
+  }
+};
+
+// A partial result: `rows` sums of `dim`, then for each row the maximum and the sum of weights.
+OCTAVO_INLINE int64_t partial_size(int64_t rows, int64_t dim) { return rows * (dim + 2); }
+
+// The blocks [first, last) of a split, from the sequence's table, for one KV head of one layer.
+template <class T>
+struct Span {
+  const OctavoPool& pool;
+  int64_t layer, head;
+  const int64_t* table;
+  int first, last;
+
+  Block<T> block(int i) const { return Block<T>::at(pool, layer, table[i], head); }
+};
+
+template <class T>
+OCTAVO_INLINE void ask_for(const Block<T>& block) {
+  const char* at = reinterpret_cast<const char*>(block.keys);
+  for (int64_t i = 0; i < 2 * block.dim * PLACES * (int64_t)sizeof(T); i += 64) prefetch_l2(at + i);
+}
+
+#if OCTAVO_TILES
+// Scores of 16 or 32 rows against the span's keys, to columns 0 .. of `scores`.
+template <int TALL>
+OCTAVO_INLINE void tile_scores(const Desk<bf16>& desk, const Span<bf16>& span, int64_t dim) {
+  stored();
+  for (int i = span.first; i < span.last; i++) {
+    const Block<bf16> block = span.block(i);
+    if (i + 1 < span.last) ask_for(span.block(i + 1));
+    _tile_zero(0);
+    if (TALL == 2) _tile_zero(1);
+    for (int64_t d = 0; d < dim; d += 32) {
+      _tile_loadd(6, block.keys + d * PLACES, 64);
+      _tile_loadd(4, desk.q + d, dim * sizeof(bf16));
+      _tile_dpbf16ps(0, 4, 6);
+      if (TALL == 2) {
+        _tile_loadd(5, desk.q + 16 * dim + d, dim * sizeof(bf16));
+        _tile_dpbf16ps(1, 5, 6);
+      }
+    }
+    float* out = desk.scores + (i - span.first) * PLACES;
+    _tile_stored(0, out, SPLIT * sizeof(float));
+    if (TALL == 2) _tile_stored(1, out + 16 * SPLIT, SPLIT * sizeof(float));
+  }
+  stored();
+}
+
+// 32 values at a time; a tile of weights covers one block.
+template <int TALL>
+OCTAVO_INLINE void tile_values(const Desk<bf16>& desk, const Span<bf16>& span, int64_t dim, float* out) {
+  stored();
+  for (int64_t d = 0; d < dim; d += 32) {
+    _tile_zero(0);
+    _tile_zero(1);
+    if (TALL == 2) {
+      _tile_zero(2);
+      _tile_zero(3);
+    }
+    for (int i = span.first; i < span.last; i++) {
+      const Block<bf16> block = span.block(i);
+      const bf16* weights = desk.weights + (i - span.first) * PLACES;
+      _tile_loadd(4, weights, SPLIT * sizeof(bf16));
+      _tile_loadd(6, block.values + 2 * d, dim * 2 * sizeof(bf16));
+      _tile_dpbf16ps(0, 4, 6);
+      _tile_loadd(7, block.values + 2 * d + 32, dim * 2 * sizeof(bf16));
+      _tile_dpbf16ps(1, 4, 7);
+      if (TALL == 2) {
+        _tile_loadd(5, weights + 16 * SPLIT, SPLIT * sizeof(bf16));
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+      }
+    }
+    _tile_stored(0, out + d, dim * sizeof(float));
+    _tile_stored(1, out + d + 16, dim * sizeof(float));
+    if (TALL == 2) {
+      _tile_stored(2, out + 16 * dim + d, dim * sizeof(float));
+      _tile_stored(3, out + 16 * dim + d + 16, dim * sizeof(float));
+    }
+  }
+  stored();
+}
+
+OCTAVO_INLINE void all_scores(const Desk<bf16>& desk, const Span<bf16>& span, int rows, int64_t dim) {
+  configure_tiles(std::min(rows, 16));
+  if (rows > 16) tile_scores<2>(desk, span, dim);
+  else tile_scores<1>(desk, span, dim);
+}
+
+// `out` has room for 16 or 32 rows.
+OCTAVO_INLINE void all_values(const Desk<bf16>& desk, const Span<bf16>& span, int rows, int64_t dim, float* out) {
+  configure_tiles(std::min(rows, 16), 32);
+  if (rows > 16) tile_values<2>(desk, span, dim, out);
+  else tile_values<1>(desk, span, dim, out);
+}
+#endif
+
+// Without tiles: position by lane for scores, dimension by lane for values.
+template <class T>
+OCTAVO_INLINE Floats key_lane(const T* keys, int64_t d) { return load(keys + d * PLACES); }
+
+template <class T>
+static __attribute__((noinline)) void all_scores(const Desk<T>& desk, const Span<T>& span, int rows, int64_t dim) {
+  for (int i = span.first; i < span.last; i++) {
+    const Block<T> block = span.block(i);
+    if (i + 1 < span.last) ask_for(span.block(i + 1));
+    for (int r = 0; r < rows; r++) {
+      Floats sums{};
+      for (int64_t d = 0; d < dim; d++) sums += desk.q[r * dim + d] * load(block.keys + d * PLACES);
+      store(desk.scores + r * SPLIT + (i - span.first) * PLACES, sums);
+    }
+  }
+}
+
+template <class T>
+static __attribute__((noinline)) void all_values(const Desk<T>& desk, const Span<T>& span, int rows, int64_t dim, float* out) {
+  for (int r = 0; r < rows; r++)
+    for (int64_t d = 0; d < dim; d += 2 * LANES) {
+      Floats left{}, right{};
+      for (int i = span.first; i < span.last; i++) {
+        const T* values = span.block(i).values + d;
+        const float* weights = desk.weights + r * SPLIT + (i - span.first) * PLACES;
+        for (int place = 0; place < PLACES; place++) {
+          left += weights[place] * load(values + place * dim);
+          right += weights[place] * load(values + place * dim + LANES);
+        }
+      }
+      store(out + r * dim + d, left);
+      store(out + r * dim + d + LANES, right);
+    }
+}
+
+// The columns [low, high) that a row sees, of `width`; what the scores become before the softmax.
+struct Seen {
+  int low, high, width;
+};
+
+// Scores of one row -> weights (zero where it does not see), their sum, and the maximum.
+template <class A>
+static __attribute__((noinline)) void soften(float* scores, A* weights, const Seen& seen, float scale, float softcap, float* top, float* total) {
+  Floats highest = splat(LOW);
+  const Ints low = Ints{} + seen.low, high = Ints{} + seen.high;
+  for (int i = 0; i < seen.width; i += LANES) {
+    Floats s = load(scores + i) * scale;
+    if (softcap > 0) s = softcap * tanh(s / softcap);
+    const Ints at = lane_numbers() + i;
+    s = select((at >= low) & (at < high), s, splat(-__builtin_inff()));
+    store(scores + i, s);
+    highest = vmax(s, highest);
+  }
+  const float most = largest(highest);
+  Floats sums{};
+  for (int i = 0; i < seen.width; i += LANES) {
+    const Floats s = load(scores + i);
+    store(weights + i, select(s > -__builtin_inff() | s != s, exp(s - most), Floats{}));
+    sums += load(weights + i);
+  }
+  *top = most;
+  *total = sum(sums);
+}
+
+}  // namespace octavo

@@ -1,0 +1,44 @@
+// Final norm and head, for some rows alone.
+#include "../linear/rows.h"
+
+using namespace octavo;
+
+namespace {
+
+// Logits to [rows, n]; the last block may be partly padding.
+struct Logits {
+  float* out;
+  int64_t n;
+  float softcap;
+
+  void operator()(int64_t row, int64_t rows, int64_t block, const float* c) const {
+    const int columns = static_cast<int>(std::min<int64_t>(WIDTH, n - block * WIDTH));
+    for (int64_t r = 0; r < rows; r++)
+      for (int i = 0; i < columns; i += LANES) {
+        Floats v = load(c + r * WIDTH + i);
+        if (softcap > 0) v = softcap * tanh(v / softcap);
+        store_some(out + (row + r) * n + block * WIDTH + i, v, std::min(LANES, columns - i));
+      }
+  }
+};
+
+}  // namespace
+
+extern "C" {
+
+// x float32 [tokens, hidden], rows int64 [count] -> out float32 [count, vocabulary].
+void octavo_logits(Engine* engine, const float* x, const int64_t* rows, int64_t count, const OctavoHead* w, float* out) {
+  by_dtype(w->proj.dtype, [&](auto sample) {
+    using W = decltype(sample);
+    const int64_t k = w->proj.k, stride = row_stride<Act<W>>(k);
+    Act<W>* in = engine->inputs.get<Act<W>>(row_room(count) * stride);
+    for (int64_t i = 0; i < count; i++) norm_row(x + rows[i] * k, w->norm, k, in + i * stride, padded(k));
+    engine->team.run([&](const Member& me) {
+      int64_t first, last;
+      me.share(blocks_of(w->proj), first, last);
+      multiply<W>(in, stride, count, w->proj, first, last, nullptr, Logits{out, w->proj.n, (float)w->softcap});
+      release_tiles();
+    });
+  });
+}
+}

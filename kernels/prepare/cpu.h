@@ -1,0 +1,42 @@
+// A step's tokens as the ops need them.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+namespace octavo {
+
+// Tokens `first` .. `first + length - 1` are positions `start` .. of a sequence whose blocks are `table`.
+struct Chunk {
+  int64_t start, length, first;
+  const int64_t* table;
+};
+
+// Tokens of one chunk whose keys and values lie in one block: one thread writes them.
+struct Run {
+  int64_t chunk, token, count;
+};
+
+// Rows `row` .. `row + count - 1` of chunk `chunk` for KV head `head`: queries, and for each the query heads of the group.
+struct Item {
+  int32_t chunk, head;
+  int64_t row;
+  int32_t count, splits;
+  int64_t split, part;  // of a split item: which split, and where its partial lies
+};
+
+struct Step {
+  int64_t tokens = 0;
+  std::vector<Chunk> chunks;
+  std::vector<Run> runs;
+
+  // Attention's items for a number of KV heads and query heads a KV head, made when first asked for.
+  struct Cut {
+    int64_t kv_heads = 0, group = 0;
+    std::vector<Item> tiles, items;
+    bool split = false;  // items are single splits, joined tile by tile afterwards
+    int64_t parts = 0;
+  };
+  std::vector<Cut> cuts;
+};
+
+}  // namespace octavo
