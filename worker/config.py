@@ -3,6 +3,7 @@
 What is `auto`, or 0 where a number is wanted, is resolved in worker/auto.py, or by the runner for what depends on free memory.
 """
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -52,6 +53,7 @@ class WorkerConfig:
     prefix_cache: bool = field(default=True, metadata=_help("keep KV of finished requests for equal prefixes"))
     depth: Literal["auto", "0", "1"] = field(default="auto", metadata=_help("steps planned ahead; auto: 0 on CPU"))
     deterministic: bool = field(default=True, metadata=_help("a request's tokens never depend on its batch"))
+    backend: str = field(default="reference", metadata=_help("which implementation of the kernels computes"))
     threads: int = field(default=0, metadata=_help("that compute; 0: as many as the cores this process really gets"))
     drain_seconds: float = field(default=30.0, metadata=_help("for running requests when told to stop"))
     check_integrity: bool = field(default=False, metadata=_help("check the engine's invariants whenever it is idle"))
@@ -70,7 +72,8 @@ class WorkerConfig:
         _check(self.kv_memory == "auto" or self.kv_memory > 0, "kv_memory must be positive")
         for name in ("max_running", "step_tokens", "max_waiting"):
             _check(getattr(self, name) >= 1, f"{name} must be at least 1")
-        for name in ("max_model_len", "max_waiting_per_tenant", "threads", "drain_seconds"):
+        for name in ("max_model_len", "max_waiting_per_tenant", "threads"):
             _check(getattr(self, name) >= 0, f"{name} must not be negative")
+        _check(0 <= self.drain_seconds < math.inf, "drain_seconds must be finite and not negative")
         # every running choice is due one token a step
         _check(self.step_tokens >= self.max_running, "step_tokens must be at least max_running")

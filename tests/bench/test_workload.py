@@ -1,6 +1,7 @@
 """What the bench sends."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,16 @@ def test_a_workload_file_round_trips(tmp_path: Path) -> None:
     path = tmp_path / "mix.json"
     path.write_text(json.dumps({"requests": [{"prompt_token_ids": [5, 6], "output_len": 7}]}))
     assert workload.read(path).items == (workload.Item(prompt=(5, 6), output_tokens=7),)
+    mix = workload.generated(1, count=3)
+    path.write_text(json.dumps(workload.written(mix)))
+    assert workload.read(path) == replace(mix, name="mix.json")
+
+
+def test_probes_are_one_token_after_512_and_128_tokens_after_the_first(shared_data: Path) -> None:
+    for mix in (workload.generated(), workload.read(shared_data.parent / "peers" / "workload.json")):
+        assert [(len(p.prompt), p.output_tokens) for p in mix.probes.prefill] == [(512, 1)] * 5
+        assert [(len(p.prompt), p.output_tokens) for p in mix.probes.decode] == [(128, 129)] * 3
+        assert mix.longest >= 512 + 1
 
 
 def test_runs_grow_with_their_concurrency_unless_told() -> None:

@@ -1,0 +1,15 @@
+"""`octavo bench`: figures of servers, of the engine alone, of its kernels, and of the peers beside them."""
+
+from typing import Any
+
+from octavo.cli.bench import engine, hf, serving
+
+
+def add(commands: Any) -> None:
+    """Adds the command to argparse's subparsers."""
+    parser = commands.add_parser(
+        "bench", help="measure throughput and latency", description="Measure throughput and latency, as JSON."
+    )
+    kinds = parser.add_subparsers(title="kinds", metavar="KIND", required=True)
+    for kind in (serving, engine, hf):
+        kind.add(kinds)

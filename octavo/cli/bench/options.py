@@ -1,0 +1,61 @@
+"""What the kinds of bench share: their arguments, and how they tell what they found."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from octavo.bench.workload import Workload
+
+
+def positive(text: str) -> int:
+    """argparse's type of a number of at least 1."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return number
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """--json."""
+    parser.add_argument("--json", type=Path, metavar="OUT", help="where the report goes (stdout)")
+
+
+def add_workload(parser: argparse.ArgumentParser) -> None:
+    """--workload, --seed and --json."""
+    parser.add_argument("--workload", type=Path, help="a JSON file of requests (a generated mix of lengths)")
+    parser.add_argument("--seed", type=int, default=0, help="of the generated mix (%(default)s)")
+    add_json(parser)
+
+
+def add_engine(parser: argparse.ArgumentParser) -> None:
+    """How the engine computes, by the worker's names."""
+    parser.add_argument("--backend", help="of the kernels (the worker's own choice)")
+    parser.add_argument("--threads", type=positive, help="that compute (as many as the cores this process really gets)")
+    parser.add_argument(
+        "--dtype", choices=("auto", "float32", "bfloat16", "float16"), default="auto", help="(as the model is stored)"
+    )
+
+
+def workload_of(arguments: argparse.Namespace) -> "Workload":
+    """The file's, or the generated one."""
+    from octavo.bench import workload
+
+    return workload.read(arguments.workload) if arguments.workload else workload.generated(arguments.seed)
+
+
+def progress(line: str) -> None:
+    """A line for people, while it runs."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def write(report: dict[str, Any], out: Path | None) -> None:
+    """The report to the file, or to stdout."""
+    text = json.dumps(report, indent=2) + "\n"
+    if out is None:
+        sys.stdout.write(text)
+    else:
+        out.write_text(text)
+        progress(f"written to {out}")

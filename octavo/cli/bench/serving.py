@@ -1,0 +1,76 @@
+"""`octavo bench serving`: load on a server's HTTP API."""
+
+import argparse
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from octavo.cli.bench.options import add_workload, positive, progress, workload_of, write
+
+
+def add(kinds: Any) -> None:
+    """Adds the kind to argparse's subparsers."""
+    parser = kinds.add_parser(
+        "serving",
+        help="a server's /v1/completions, streaming",
+        description="Load on an OpenAI-compatible server; without --url, on the demo model, served for the run.",
+    )
+    parser.add_argument("--url", help="of the server: http://127.0.0.1:8000")
+    parser.add_argument("--model", help="its name there (the first that is served)")
+    parser.add_argument(
+        "--concurrency", type=positive, nargs="+", default=[1, 8, 32], help="clients at a time (1 8 32)"
+    )
+    parser.add_argument("--requests", type=positive, help="of each run (4 a client, at least 8)")
+    add_workload(parser)
+    parser.set_defaults(run=run, takes_rest=False)
+
+
+class _Progress:
+    """What a stack that is served for a run tells."""
+
+    def state(self, text: str) -> None:
+        progress(f"octavo: {text}")
+
+    notice = state
+
+    def log(self, name: str, line: str) -> None:
+        progress(f"[{name}] {line}")
+
+
+async def _on_server(arguments: argparse.Namespace, url: str) -> dict[str, Any]:
+    from octavo.bench import serving
+
+    return await serving.measure(
+        url,
+        workload_of(arguments),
+        model=arguments.model,
+        concurrencies=arguments.concurrency,
+        requests=arguments.requests,
+        progress=progress,
+    )
+
+
+async def _on_demo(arguments: argparse.Namespace) -> dict[str, Any]:
+    from octavo.bench.serving import served
+    from octavo.cli.pull import fetched
+    from octavo.supervise.stack import StackConfig
+
+    path = await asyncio.to_thread(fetched, "demo", progress)
+    config = StackConfig(model=str(path), served_name=path.name, port=0, grpc_port=0)
+    async with served(config, _Progress()) as url:
+        return await _on_server(arguments, url)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Status 1 where a request failed, or the demo could not be served."""
+    from octavo.supervise.supervised import StartFailed
+
+    work: Coroutine[Any, Any, dict[str, Any]]
+    work = _on_server(arguments, arguments.url) if arguments.url else _on_demo(arguments)
+    try:
+        report = asyncio.run(work)
+    except StartFailed as failed:
+        progress(f"octavo: cannot serve the demo model: {failed}")
+        return 1
+    write(report, arguments.json)
+    return 0 if all(run["failed"] == 0 for run in report["runs"]) else 1

@@ -1,0 +1,76 @@
+"""The engine bench on a tiny model: what it counts is what was asked for."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from kernels.backend import backend
+from octavo.bench import offline, rates
+from octavo.bench.offline import Offline
+from octavo.bench.workload import Item, Probes, Workload
+from shared.errors import Internal, InvalidRequest
+from tests.fakes.tiny_models import write_tiny_llama
+from worker.config import WorkerConfig
+from worker.loading import load
+
+PROBES = Probes(prefill=(Item(prompt=(9,) * 64, output_tokens=1),), decode=(Item(prompt=(8,) * 16, output_tokens=9),))
+MIX = Workload(
+    name="by hand",
+    items=tuple(Item(prompt=tuple(range(3, 3 + length)), output_tokens=output) for length, output in ((5, 4), (40, 9))),
+    probes=PROBES,
+)
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> WorkerConfig:
+    path = write_tiny_llama(tmp_path_factory.mktemp("bench") / "tiny", num_hidden_layers=1)
+    return WorkerConfig(model=str(path), max_running=4, step_tokens=32, max_model_len=256, prefix_cache=False)
+
+
+def test_all_tokens_of_all_requests_come_and_each_step_is_told(settings: WorkerConfig) -> None:
+    run = Offline(load(settings)).run(MIX.items)
+    assert [t.output_tokens for t in run.timelines] == [4, 9]
+    assert [len(t.pieces) for t in run.timelines] == [4, 9]
+    assert sum(step.rows for step in run.steps) == 13
+    assert sum(step.tokens for step in run.steps) == 5 + 3 + 40 + 8  # prompts, and each output but the last as an input
+    assert 0 < sum(step.seconds for step in run.steps) <= run.seconds
+    assert run.outside_s >= 0
+
+
+def test_a_request_that_the_engine_refuses_is_no_figure(settings: WorkerConfig) -> None:
+    engine = Offline(load(settings))
+    with pytest.raises(InvalidRequest, match="refused"):
+        engine.run([Item(prompt=(5,) * 300, output_tokens=4)])
+
+
+def test_a_model_or_backend_that_does_not_exist_is_told(settings: WorkerConfig, tmp_path: Path) -> None:
+    with pytest.raises(Internal, match="nowhere"):
+        offline.loaded(WorkerConfig(model=str(tmp_path / "nowhere")))
+    with pytest.raises(Internal, match="abacus"):
+        offline.loaded(WorkerConfig(model=settings.model, backend="abacus"))
+
+
+def test_a_report_sets_probes_and_runs_beside_rates_of_the_same_run(settings: WorkerConfig) -> None:
+    said: list[str] = []
+    report = offline.measure(offline.loaded(settings), MIX, repeats=2, progress=said.append)
+    assert len(said) == len(report["runs"]) == 2
+    for run in report["runs"]:
+        assert (run["completed"], run["total_output_tokens"]) == (2, 13)
+        assert run["steps"]["decode"]["sampled"] + run["steps"]["mixed"]["sampled"] == 13
+        assert {"read", "large", "plain", "backend"} <= set(run["rates"])
+        assert 0 < run["bound"]["share_reached"] < 1
+        assert run["bound"]["decode_steps"] == 8
+    assert report["probes"]["prefill_tokens"] == 64
+    assert report["probes"]["ttft_ms"] > 0
+    assert report["engine"]["backend"] == "reference"
+    assert report["machine"]["cores"] >= 1
+    assert report["peak_rss_bytes"] > report["weight_bytes"]
+
+
+def test_the_packed_rate_is_the_best_one_seen() -> None:
+    torch.manual_seed(0)
+    seen = rates.measure(torch.float32, backend(), repeats=1, seconds=0.001, read_bytes=1 << 20, large=64)
+    limits = rates.limits(seen)
+    assert limits.packed == max(rate.median for name, rate in seen.items() if name in ("plain", "onednn", "backend"))
+    assert limits.prefill == max(limits.large, limits.packed)
