@@ -66,6 +66,7 @@ def _load(config: WorkerConfig, threads: int) -> Parts:
         threads=threads,
         depth=auto.depth(config.depth),
         deterministic=config.deterministic,
+        backend=config.backend,
     )
     runner: ModelRunner = build(source.checkpoint, runner_config, progress())
     info = WorkerInfo(
