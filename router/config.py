@@ -1,5 +1,6 @@
 """The router's configuration. Flags, OCTAVO_ROUTER_... and YAML derive from these fields (shared/config.py)."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -29,6 +30,11 @@ class RouterConfig:
     workers: tuple[str, ...] = field(default=(), metadata=_help("host:port of every worker"))
     policy: Literal["least_loaded"] = field(default="least_loaded", metadata=_help("which worker gets a request"))
     max_body_bytes: ByteSize = field(default=ByteSize(4 << 20), metadata=_help("largest HTTP body that is read"))
+    head_seconds: float = field(default=10.0, metadata=_help("seconds in which an HTTP request's head must arrive"))
+    body_seconds: float = field(default=60.0, metadata=_help("seconds in which an HTTP request's body must arrive"))
+    max_connections: int = field(
+        default=4_096, metadata=_help("most HTTP connections; whoever waits longest for a request makes room")
+    )
     request_timeout: float = field(default=0.0, metadata=_help("seconds that any request may take; 0 sets no limit"))
     keepalive_seconds: float = field(default=15.0, metadata=_help("silence after which an HTTP stream gets a comment"))
     drain_seconds: float = field(
@@ -46,7 +52,8 @@ class RouterConfig:
         for target in self.workers:
             host, _, port = target.rpartition(":")
             _check(bool(host) and port.isdecimal(), f"workers: {target!r} is not host:port")
+            _check(0 < int(port) < 1 << 16, f"workers: the port of {target!r} must be from 1 to 65535")
         _check(self.max_body_bytes >= 1024, "max_body_bytes must be at least 1024")
-        _check(self.request_timeout >= 0, "request_timeout must not be negative")
-        _check(self.keepalive_seconds > 0, "keepalive_seconds must be positive")
-        _check(self.drain_seconds >= 0, "drain_seconds must not be negative")
+        _check(0 <= self.request_timeout < math.inf, "request_timeout must be finite and not negative")
+        _check(0 < self.keepalive_seconds < math.inf, "keepalive_seconds must be finite and positive")
+        _check(0 <= self.drain_seconds < math.inf, "drain_seconds must be finite and not negative")

@@ -22,6 +22,7 @@ from router.edge.gate import Gate
 from router.edge.grpc import server as grpc_server
 from router.edge.http import server as http_server
 from router.edge.http.app import make_app
+from router.edge.http.connection import Limits
 from shared import config, telemetry
 from shared.process import Stop, tell
 
@@ -65,7 +66,12 @@ async def _edges(settings: RouterConfig, gate: Gate, registry: CollectorRegistry
         max_body_bytes=settings.max_body_bytes,
         keepalive=settings.keepalive_seconds,
     )
-    http = await http_server.start(app, settings.host, settings.http_port)
+    limits = Limits(
+        head_seconds=settings.head_seconds,
+        body_seconds=settings.body_seconds,
+        connections=settings.max_connections,
+    )
+    http = await http_server.start(app, settings.host, settings.http_port, limits)
     try:
         rpc = await grpc_server.start(gate, settings.host, settings.grpc_port)
         try:

@@ -13,6 +13,7 @@ from router.edge.gate import Gate
 from router.edge.grpc import server as grpc_server
 from router.edge.http import server as http_server
 from router.edge.http.app import make_app
+from router.edge.http.connection import Limits
 from shared import rpc
 from tests.fakes.service import FakeService
 
@@ -39,11 +40,13 @@ class HttpEdge:
 
 
 @asynccontextmanager
-async def http_edge(service: FakeService, *, keepalive: float = 30.0) -> AsyncIterator[HttpEdge]:
+async def http_edge(
+    service: FakeService, *, keepalive: float = 30.0, limits: Limits | None = None
+) -> AsyncIterator[HttpEdge]:
     """The HTTP edge on port 0, stopped at the block's end."""
     gate = Gate(service)
     app = make_app(gate, CollectorRegistry(), version="1.2.3", max_body_bytes=MAX_BODY, keepalive=keepalive)
-    server = await http_server.start(app, "127.0.0.1", 0)
+    server = await http_server.start(app, "127.0.0.1", 0, limits)
     url = f"http://{server.address}"
     client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=20)
     try:

@@ -28,7 +28,7 @@ def _check_length(request: Request, limit: int) -> None:
 
 
 def _too_large(limit: int) -> RequestTooLarge:
-    return RequestTooLarge(f"the body may be {limit} bytes long")
+    return RequestTooLarge(f"the body is longer than the {limit} bytes that this server reads")
 
 
 async def _limited(chunks: AsyncIterator[bytes], limit: int) -> bytes:

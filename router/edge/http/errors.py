@@ -24,9 +24,11 @@ _CODES = {
 }
 
 
-def retry_headers(error: errors.OctavoError) -> dict[str, str]:
-    """Retry-After in whole seconds, rounded up, where the error knows when to come again."""
-    return {} if error.retry_after is None else {"Retry-After": str(max(1, math.ceil(error.retry_after)))}
+def _headers(error: errors.OctavoError) -> dict[str, str]:
+    """Retry-After in whole seconds, rounded up, where the error knows when to come again; an end where the body was not read."""
+    retry = {} if error.retry_after is None else {"Retry-After": str(max(1, math.ceil(error.retry_after)))}
+    unread = isinstance(error, errors.RequestTooLarge) and error.param is None
+    return retry | ({"Connection": "close"} if unread else {})
 
 
 @contextmanager
@@ -47,7 +49,7 @@ def to_response(error: errors.OctavoError) -> Response:
     return Response(
         pydantic_core.to_json(errors.body(error)),
         status_code=errors.answer(error).http,
-        headers=retry_headers(error),
+        headers=_headers(error),
         media_type="application/json",
     )
 
@@ -119,7 +121,7 @@ async def _on_validation(_: Request, error: Exception) -> Response:
 async def _on_status(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == HTTPStatus.NOT_FOUND:
-        return to_response(errors.NotFound(f"no route {request.method} {request.url.path}"))
+        return to_response(errors.NotFound(f"no route {request.method} {request.url.path[:200]}"))
     return _status_error(error)
 
 

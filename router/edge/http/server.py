@@ -1,14 +1,19 @@
 """The HTTP server, inside the event loop that the caller runs. Signals are the caller's."""
 
 import asyncio
+import resource
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import uvicorn
 from starlette.types import ASGIApp
 
+from router.edge.http.connection import Limits, connections
 from router.edge.ports import BACKLOG, joined, listen
+
+DESCRIPTORS_KEPT = 256  # for everything that is no HTTP connection
 
 
 class _Embedded(uvicorn.Server):
@@ -40,12 +45,21 @@ class HttpServer:
         await self._task
 
 
-async def start(app: ASGIApp, host: str, port: int) -> HttpServer:
+def _affordable(limits: Limits) -> Limits:
+    """No more connections than this process may have files open: what cannot be accepted cannot be told so either."""
+    open_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if open_files == resource.RLIM_INFINITY:
+        return limits
+    most = max(open_files // 2, open_files - DESCRIPTORS_KEPT)
+    return replace(limits, connections=min(limits.connections, most))
+
+
+async def start(app: ASGIApp, host: str, port: int, limits: Limits | None = None) -> HttpServer:
     """Raises OSError where the port is taken."""
     bound = listen(host, port, "HTTP")
     config = uvicorn.Config(
         app,
-        http="httptools",
+        http=connections(_affordable(limits or Limits())),  # type: ignore[arg-type]
         ws="none",
         lifespan="off",
         log_config=None,
