@@ -1,4 +1,7 @@
-"""GGUF files written from a Llama's tensors as llama.cpp's converter writes them."""
+"""GGUF files written from a Hugging Face model's tensors as llama.cpp's converter writes them.
+
+Names of tensors are those of the gguf package's own table. Source of layouts and keys: llama.cpp's convert_hf_to_gguf.py.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,34 +13,29 @@ import torch
 from gguf import GGMLQuantizationType as Kind
 from gguf import GGUFWriter
 
-from worker.sources.gguf.tensors import translate
-
 TOKENS = ("<unk>", "<s>", "</s>", "a", "b", "ab")
+_NORM_OFFSETS = {"gemma2": 1.0, "gemma3": 1.0}
 
 
 def llama_cpp_rows(rows: torch.Tensor, heads: int) -> torch.Tensor:
-    """Q's or K's rows as llama.cpp keeps them: the two halves of a head's rotary pairs interleaved.
-
-    Source: the permutation that llama.cpp's convert_hf_to_gguf.py gives them.
-    """
+    """Q's or K's rows as llama.cpp keeps a llama's: the two halves of a head's rotary pairs interleaved."""
     halves = rows.reshape(heads, 2, rows.shape[0] // heads // 2, *rows.shape[1:])
     return halves.swapaxes(1, 2).reshape(rows.shape)
 
 
-def _part_names(layers: int) -> list[str]:
-    parts = ("attn_norm", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_norm", "ffn_gate", "ffn_up", "ffn_down")
-    in_layers = [
-        f"blk.{layer}.{part}.{kind}" for layer in range(layers) for part in parts for kind in ("weight", "bias")
-    ]
-    return ["token_embd.weight", "output_norm.weight", "output.weight", *in_layers]
+def _named(architecture: str, layers: int, name: str) -> str:
+    kind = next(kind for kind, text in gguf.MODEL_ARCH_NAMES.items() if text == architecture)
+    found: str | None = gguf.get_tensor_name_map(kind, layers).get_name(name, try_suffixes=(".weight", ".bias"))
+    assert found is not None, f"{architecture} has no {name}"
+    return found
 
 
-def _laid_out(name: str, tensor: torch.Tensor, config: Mapping[str, Any]) -> torch.Tensor:
-    if ".attn_q." in name:
+def _laid_out(architecture: str, name: str, tensor: torch.Tensor, config: Mapping[str, Any]) -> torch.Tensor:
+    if architecture == "llama" and "q_proj" in name:
         return llama_cpp_rows(tensor, config["num_attention_heads"])
-    if ".attn_k." in name:
+    if architecture == "llama" and "k_proj" in name:
         return llama_cpp_rows(tensor, config["num_key_value_heads"])
-    return tensor
+    return tensor + _NORM_OFFSETS.get(architecture, 0.0) if "norm" in name else tensor
 
 
 def _add_metadata(writer: GGUFWriter, config: Mapping[str, Any], extra: Mapping[str, Any]) -> None:
@@ -83,16 +81,19 @@ def write_gguf(
     architecture: str = "llama",
     extra: Mapping[str, Any] | None = None,
     extra_tensors: Mapping[str, torch.Tensor] | None = None,
+    raw_tensors: Mapping[str, tuple[np.ndarray, Kind]] | None = None,
 ) -> Path:
-    """Matrices in `kind`, vectors in float32; `extra` are further metadata, `extra_tensors` tensors under GGUF's own names."""
+    """Matrices in `kind`, vectors in float32; `extra` are further metadata, `extra_tensors` tensors under GGUF's own names,
+    `raw_tensors` bytes of a type under GGUF's own names."""
     writer = GGUFWriter(str(path), architecture)
     _add_metadata(writer, config, extra or {})
-    for name in _part_names(config["num_hidden_layers"]):
-        tensor = tensors.get(translate(name) or "")
-        if tensor is not None:
-            _add_tensor(writer, name, _laid_out(name, tensor, config), kind)
+    for name, tensor in tensors.items():
+        named = _named(architecture, config["num_hidden_layers"], name)
+        _add_tensor(writer, named, _laid_out(architecture, name, tensor, config), kind)
     for name, tensor in (extra_tensors or {}).items():
         _add_tensor(writer, name, tensor, Kind.F32)
+    for name, (data, its_kind) in (raw_tensors or {}).items():
+        writer.add_tensor(name, data, raw_dtype=its_kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

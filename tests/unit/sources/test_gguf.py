@@ -2,9 +2,12 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from gguf import GGML_QUANT_SIZES
 from gguf import GGMLQuantizationType as Kind
+from gguf.quants import dequantize
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
@@ -12,7 +15,7 @@ from tests.fakes.checkpoint import MemoryCheckpoint, tiny_llama
 from tests.fakes.gguf_files import write_gguf
 from worker.models.checkpoint import Checkpoint
 from worker.sources.errors import SourceError
-from worker.sources.gguf.config import llama3_factors
+from worker.sources.gguf.rotary import llama3_factors
 from worker.sources.open import open_checkpoint
 
 # Widths are multiples of a packing's block (32).
@@ -148,17 +151,78 @@ def test_other_frequency_factors_are_refused(tmp_path: Path, cache: Path) -> Non
         _written(tmp_path / "m.gguf", _tiny(), cache, extra_tensors=extra)
 
 
-def test_linear_scaling_is_carried_over_and_any_other_refused(tmp_path: Path, cache: Path) -> None:
-    linear = {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 2.0}
-    read = _written(tmp_path / "m.gguf", _tiny(), cache, extra=linear)
-    assert read.config["rope_scaling"] == {"rope_type": "linear", "factor": 2.0}
-    with pytest.raises(SourceError, match="yarn"):
-        _written(tmp_path / "n.gguf", _tiny(), cache, extra={"llama.rope.scaling.type": "yarn"})
+@pytest.mark.parametrize(
+    ("keys", "scaling"),
+    [
+        ({"type": "linear", "factor": 2.0}, {"rope_type": "linear", "factor": 2.0}),
+        (
+            {"type": "yarn", "factor": 4.0, "original_context_length": 32},
+            {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32},
+        ),
+        (
+            {"type": "yarn", "factor": 4.0, "original_context_length": 32, "yarn_beta_fast": 16.0},
+            {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32, "beta_fast": 16.0},
+        ),
+        ({"type": "none"}, None),
+    ],
+)
+def test_a_scaling_in_the_keys_is_carried_over(
+    tmp_path: Path, cache: Path, keys: dict[str, object], scaling: dict[str, object] | None
+) -> None:
+    extra = {f"llama.rope.scaling.{key}": value for key, value in keys.items()}
+    assert _written(tmp_path / "m.gguf", _tiny(), cache, extra=extra).config["rope_scaling"] == scaling
+
+
+@pytest.mark.parametrize(
+    ("keys", "named"),
+    [
+        ({"type": "longrope"}, "longrope"),
+        ({"type": "linear"}, r"llama\.rope\.scaling\.factor is missing"),
+        ({"type": "yarn", "factor": 4.0}, r"original_context_length is missing"),
+        (
+            {"type": "yarn", "factor": 4.0, "original_context_length": 32, "yarn_attn_factor": 2.0},
+            r"llama\.rope\.scaling\.yarn_attn_factor is 2",
+        ),
+    ],
+)
+def test_a_scaling_that_is_not_served_or_not_whole_is_refused_by_key(
+    tmp_path: Path, cache: Path, keys: dict[str, object], named: str
+) -> None:
+    extra = {f"llama.rope.scaling.{key}": value for key, value in keys.items()}
+    with pytest.raises(SourceError, match=named):
+        _written(tmp_path / "m.gguf", _tiny(), cache, extra=extra)
+
+
+@pytest.mark.parametrize("kind", [Kind.IQ4_NL, Kind.Q8_K, Kind.TQ1_0, Kind.MXFP4])
+def test_a_tensor_of_another_type_is_named_at_once_with_the_types_that_are_served(
+    tmp_path: Path, cache: Path, kind: Kind
+) -> None:
+    values, size = GGML_QUANT_SIZES[kind]
+    source = _tiny()
+    raw = {"blk.1.ffn_up.weight": (np.zeros((96, max(1, 64 // values) * size), np.uint8), kind)}
+    tensors = {name: tensor for name, tensor in _tensors(source).items() if name != "model.layers.1.mlp.up_proj.weight"}
+    write_gguf(tmp_path / "m.gguf", source.config, tensors, raw_tensors=raw)
+    with pytest.raises(SourceError) as caught:
+        open_checkpoint(str(tmp_path / "m.gguf"), cache=cache)
+    assert f"tensor blk.1.ffn_up.weight is of type {kind.name}" in caught.value.message
+    served = "F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K"
+    assert caught.value.message.endswith(f"served: {served}")
+
+
+def test_a_matrix_of_a_k_type_is_unpacked_under_its_name(tmp_path: Path, cache: Path) -> None:
+    source = _tiny(intermediate_size=256)
+    name = "model.layers.0.mlp.down_proj.weight"
+    data = np.random.default_rng(2).integers(0, 64, (64, 144), dtype=np.uint8)  # finite scales
+    tensors = {key: tensor for key, tensor in _tensors(source).items() if key != name}
+    path = tmp_path / "m.gguf"
+    write_gguf(path, source.config, tensors, raw_tensors={"blk.0.ffn_down.weight": (data, Kind.Q4_K)})
+    read = open_checkpoint(str(path), cache=cache).checkpoint
+    assert torch.equal(read.tensor(name), torch.from_numpy(dequantize(data, Kind.Q4_K)))
 
 
 def test_an_architecture_that_is_not_served_is_named_with_those_that_are(tmp_path: Path, cache: Path) -> None:
-    with pytest.raises(SourceError, match=r"'mamba' is not served from GGUF; served: llama"):
-        _written(tmp_path / "m.gguf", _tiny(), cache, architecture="mamba")
+    with pytest.raises(SourceError, match=r"'mamba' is not served from GGUF; served: gemma2, gemma3, llama"):
+        open_checkpoint(str(write_gguf(tmp_path / "m.gguf", _tiny().config, {}, architecture="mamba")), cache=cache)
 
 
 def test_experts_are_refused(tmp_path: Path, cache: Path) -> None:

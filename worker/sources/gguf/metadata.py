@@ -12,12 +12,22 @@ from worker.sources.errors import SourceError
 class Metadata:
     """The pairs of one file. A missing key, or one of another type, raises SourceError naming file and key."""
 
-    def __init__(self, path: Path, values: Mapping[str, Any]):
+    def __init__(self, path: Path, values: Mapping[str, Any], prefix: str = ""):
+        """`prefix`, where given, stands before every key and a dot."""
         self.path = path
+        self.prefix = prefix
         self._values = values
 
+    def under(self, prefix: str) -> "Metadata":
+        """The same file's keys below `prefix`."""
+        return Metadata(self.path, self._values, prefix)
+
+    def name(self, key: str) -> str:
+        """The key as it stands in the file."""
+        return f"{self.prefix}.{key}" if self.prefix else key
+
     def has(self, key: str) -> bool:
-        return key in self._values
+        return self.name(key) in self._values
 
     def text(self, key: str, default: str | None = None) -> str:
         return str(self._value(key, default, str, "a string"))
@@ -39,11 +49,12 @@ class Metadata:
         return value
 
     def _value(self, key: str, default: Any, kinds: type | tuple[type, ...], wanted: str) -> Any:
-        value = self._values.get(key, default)
+        name = self.name(key)
+        value = self._values.get(name, default)
         if value is None:
-            raise SourceError(f"{self.path}: key {key} is missing; expected {wanted}")
+            raise SourceError(f"{self.path}: key {name} is missing; expected {wanted}")
         if not isinstance(value, kinds):
-            raise SourceError(f"{self.path}: key {key} is {value!r:.60}; expected {wanted}")
+            raise SourceError(f"{self.path}: key {name} is {value!r:.60}; expected {wanted}")
         return value
 
 

@@ -1,70 +1,55 @@
 """A GGUF file's tensors under Hugging Face's names, in its layout, unpacked."""
 
-import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from gguf import GGMLQuantizationType, ReaderTensor
-from gguf.quants import dequantize
 
 from worker.sources.errors import SourceError
+from worker.sources.gguf.architecture import Architecture
+from worker.sources.gguf.quants import PACKINGS, unpack
+from worker.sources.gguf.rotary import FACTOR_TENSORS, Factors
 
-ROPE_FACTORS = "rope_freqs.weight"
 EMBEDDING = "model.embed_tokens.weight"
-
-_WHOLE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
-_IN_LAYER = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
-_NAME = re.compile(r"(?:blk\.(?P<layer>\d+)\.)?(?P<part>\w+)\.(?P<kind>weight|bias)")
 _PLAIN = {
     GGMLQuantizationType.F32: torch.float32,
     GGMLQuantizationType.F16: torch.float16,
     GGMLQuantizationType.BF16: torch.bfloat16,
-    GGMLQuantizationType.F64: torch.float64,
 }
 # What a packed model computes in unless told otherwise.
 _PACKED_DTYPE = "bfloat16"
 
 
-def translate(name: str) -> str | None:
-    """Hugging Face's name of a tensor of the llama family; None where it has none."""
-    match = _NAME.fullmatch(name)
-    if match is None:
-        return None
-    layer, part, kind = match["layer"], match["part"], match["kind"]
-    if layer is None:
-        return f"{_WHOLE[part]}.{kind}" if part in _WHOLE else None
-    return f"model.layers.{layer}.{_IN_LAYER[part]}.{kind}" if part in _IN_LAYER else None
-
-
 class GgufTensors:
-    """The tensors by Hugging Face's names. Raises SourceError for one that it cannot name."""
+    """The tensors by Hugging Face's names. Raises SourceError for one that it cannot name or unpack."""
 
-    def __init__(self, path: Path, tensors: Sequence[ReaderTensor]):
+    def __init__(self, path: Path, architecture: Architecture, tensors: Sequence[ReaderTensor]):
         self._path = path
-        self._factors = next((tensor for tensor in tensors if tensor.name == ROPE_FACTORS), None)
-        self._tensors = {self._named(tensor): tensor for tensor in tensors if tensor.name != ROPE_FACTORS}
+        self._architecture = architecture
+        for tensor in tensors:
+            self._check_type(tensor)
+        self._factors = {tensor.name: tensor for tensor in tensors if tensor.name in FACTOR_TENSORS}
+        self._tensors = {self._named(tensor): tensor for tensor in tensors if tensor.name not in FACTOR_TENSORS}
         if EMBEDDING not in self._tensors:
             raise SourceError(
                 f"{path}: tensor token_embd.weight is missing; expected a whole model, not a vocabulary alone"
             )
 
+    def _check_type(self, tensor: ReaderTensor) -> None:
+        kind = tensor.tensor_type
+        if kind not in _PLAIN and kind not in PACKINGS:
+            served = ", ".join(known.name for known in (*_PLAIN, *PACKINGS))
+            raise SourceError(
+                f"{self._path}: tensor {tensor.name} is of type {kind.name}, which is not served; served: {served}"
+            )
+
     def _named(self, tensor: ReaderTensor) -> str:
-        name = translate(tensor.name)
+        name = self._architecture.translate(tensor.name)
         if name is None:
-            raise SourceError(f"{self._path}: tensor {tensor.name} is none of the llama family's")
+            family = self._architecture.model_type
+            raise SourceError(f"{self._path}: tensor {tensor.name} is none of the {family} family's")
         return name
 
     def names(self) -> Collection[str]:
@@ -74,20 +59,22 @@ class GgufTensors:
         """The embedding's rows."""
         return int(self._tensors[EMBEDDING].shape[-1])
 
-    def rope_factors(self) -> npt.NDArray[np.float32] | None:
-        """By what each rotary frequency is divided, where the file says so."""
-        return None if self._factors is None else to_torch(self._factors).numpy().astype(np.float32)
+    def rope_factors(self) -> Factors:
+        """By what each rotary frequency is divided, by GGUF's own names, where the file says so."""
+        return {name: to_torch(tensor).numpy().astype(np.float32) for name, tensor in self._factors.items()}
 
-    def unpacked(self, name: str) -> torch.Tensor:
-        """The tensor in its plain dtype, or dequantised to float32 where it is packed. KeyError names a missing one."""
-        tensor = self._tensors[name]
-        try:
-            return to_torch(tensor)
-        except NotImplementedError:
-            kind = tensor.tensor_type.name
-            raise SourceError(
-                f"{self._path}: tensor {tensor.name} is packed as {kind}, which cannot be unpacked"
-            ) from None
+    def tensor(self, name: str, heads: Mapping[str, int]) -> torch.Tensor:
+        """The tensor as Hugging Face lays it out: in its plain dtype, or in float32 where it is packed or is a norm's.
+
+        `heads` are the numbers of heads of `q_proj` and `k_proj`. KeyError names a missing tensor.
+        """
+        tensor = to_torch(self._tensors[name])
+        module = name.rsplit(".", 2)[-2]
+        if module in heads and self._architecture.rows_alternate:
+            return rotary_rows_in_order(tensor, heads[module])
+        if module.endswith("norm") and self._architecture.norm_offset:
+            return tensor.float() - self._architecture.norm_offset
+        return tensor
 
     def matrix_dtype(self) -> str:
         """The dtype to compute in: that of the embedding where it is plain, else bfloat16."""
@@ -96,10 +83,10 @@ class GgufTensors:
 
 
 def to_torch(tensor: ReaderTensor) -> torch.Tensor:
-    """A copy, out of the mapped file. NotImplementedError for a packing that the gguf package cannot undo."""
+    """A copy, out of the mapped file."""
     plain = _PLAIN.get(tensor.tensor_type)
     if plain is None:
-        return torch.from_numpy(dequantize(tensor.data, tensor.tensor_type))
+        return torch.from_numpy(unpack(tensor.data, tensor.tensor_type))
     return torch.from_numpy(np.array(tensor.data)).view(plain)
 
 
