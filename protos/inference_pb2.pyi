@@ -798,11 +798,16 @@ class ModelCard(_message.Message):
     CREATED_FIELD_NUMBER: _builtins.int
     MAX_MODEL_LEN_FIELD_NUMBER: _builtins.int
     WORKERS_FIELD_NUMBER: _builtins.int
+    EOS_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     created: _builtins.int
     """Unix seconds at which a router first saw it"""
     max_model_len: _builtins.int
     workers: _builtins.int
+    @_builtins.property
+    def eos_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """at which its sequences end"""
+
     def __init__(
         self,
         *,
@@ -810,10 +815,11 @@ class ModelCard(_message.Message):
         created: _builtins.int = ...,
         max_model_len: _builtins.int = ...,
         workers: _builtins.int = ...,
+        eos_token_ids: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created", b"created", "id", b"id", "max_model_len", b"max_model_len", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created", b"created", "eos_token_ids", b"eos_token_ids", "id", b"id", "max_model_len", b"max_model_len", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -313,11 +313,13 @@ class ChoiceSpec(_message.Message):
     HANDLE_FIELD_NUMBER: _builtins.int
     INDEX_FIELD_NUMBER: _builtins.int
     OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
+    OUTPUT_LEN_FIELD_NUMBER: _builtins.int
     handle: _builtins.int
     index: _builtins.int
+    output_len: _builtins.int
     @_builtins.property
     def output_tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Given outputs of a resumed choice: replayed, never sent again."""
+        """Given outputs of a resumed choice: replayed, never sent again. Where output_len is more than are here, SubmitParts bring the rest."""
 
     def __init__(
         self,
@@ -325,10 +327,11 @@ class ChoiceSpec(_message.Message):
         handle: _builtins.int = ...,
         index: _builtins.int = ...,
         output_tokens: _abc.Iterable[_builtins.int] | None = ...,
+        output_len: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["handle", b"handle", "index", b"index", "output_tokens", b"output_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["handle", b"handle", "index", b"index", "output_len", b"output_len", "output_tokens", b"output_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -366,7 +369,9 @@ class Submit(_message.Message):
     def tenant(self) -> Global___TenantSpec: ...
     @_builtins.property
     def prompt_tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Where the prompt is longer than a frame holds, SubmitPart brings the rest: the request starts when prompt_len tokens are there."""
+        """Where prompt and given outputs are longer than a frame holds, SubmitPart brings the rest: the request starts when prompt_len tokens
+        are there, and of each choice output_len.
+        """
 
     @_builtins.property
     def choices(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChoiceSpec]: ...
@@ -400,22 +405,32 @@ Global___Submit: _TypeAlias = Submit  # noqa: Y015
 
 @_typing.final
 class SubmitPart(_message.Message):
+    """The next tokens of the prompt, or of the given outputs of one choice."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     SEQ_FIELD_NUMBER: _builtins.int
     PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
+    HANDLE_FIELD_NUMBER: _builtins.int
+    OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
     seq: _builtins.int
+    handle: _builtins.int
+    """whose output_tokens these are"""
     @_builtins.property
     def prompt_tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def output_tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
         self,
         *,
         seq: _builtins.int = ...,
         prompt_tokens: _abc.Iterable[_builtins.int] | None = ...,
+        handle: _builtins.int = ...,
+        output_tokens: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["prompt_tokens", b"prompt_tokens", "seq", b"seq"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["handle", b"handle", "output_tokens", b"output_tokens", "prompt_tokens", b"prompt_tokens", "seq", b"seq"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -48,12 +48,13 @@ class Generation(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelCard:
-    """A model that some live worker serves. `created` is in Unix seconds."""
+    """A model that some live worker serves. `created` is in Unix seconds; sequences end at `eos_token_ids`."""
 
     id: str
     created: int
     max_model_len: int
     workers: int
+    eos_token_ids: tuple[int, ...] = ()
 
 
 class Service(Protocol):

@@ -106,6 +106,11 @@ def _rich_status(error: grpc.aio.AioRpcError | grpc.Call) -> status_pb2.Status:
     return status_pb2.Status()
 
 
+def is_rich(error: grpc.aio.AioRpcError | grpc.Call) -> bool:
+    """Whether a failed call carries a server's own account. Where it does not, its words are gRPC's."""
+    return any(key == _DETAILS_KEY for key, _ in error.trailing_metadata() or ())
+
+
 def from_rpc_error(error: grpc.aio.AioRpcError | grpc.Call) -> errors.OctavoError:
     """The exception behind a failed call, rebuilt from its rich status where it carries one."""
     kind = _BY_STATUS.get(error.code(), errors.Internal)

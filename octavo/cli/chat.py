@@ -4,6 +4,8 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
+from octavo.cli.arguments import real, target, whole
+
 if TYPE_CHECKING:
     from octavo.client.requests import Options
     from octavo.client.sync import Client
@@ -16,13 +18,15 @@ def add(commands: Any) -> None:
     parser = commands.add_parser(
         "chat", help="talk to a model in the terminal", description=f"Talk to a model that a router serves. {HELP}."
     )
-    parser.add_argument("--target", default="127.0.0.1:50051", help="the router's gRPC address (%(default)s)")
+    parser.add_argument(
+        "--target", type=target, default="127.0.0.1:50051", help="the router's gRPC address (%(default)s)"
+    )
     parser.add_argument("--model", default="", help="needed where several are served")
     parser.add_argument("--system", help="what the model is told first")
-    parser.add_argument("--temperature", type=float)
-    parser.add_argument("--top-p", type=float)
-    parser.add_argument("--max-tokens", type=int)
-    parser.add_argument("--seed", type=int)
+    parser.add_argument("--temperature", type=real(0, 2))
+    parser.add_argument("--top-p", type=real(0, 1))
+    parser.add_argument("--max-tokens", type=whole(1))
+    parser.add_argument("--seed", type=whole(0, (1 << 64) - 1))
     parser.set_defaults(run=run, takes_rest=False)
 
 
@@ -92,6 +96,16 @@ def talk(conversation: Conversation) -> None:
                 print(f"octavo: {error.message}", file=sys.stderr)
 
 
+def _check(client: "Client", target: str) -> None:
+    """Raises Unavailable with the address where no router answers there."""
+    from shared.errors import Unavailable
+
+    try:
+        client.models()
+    except Unavailable as error:
+        raise Unavailable(f"{target}: {error.message}") from None
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Fails at once where no router answers."""
     from octavo.client.sync import Client
@@ -101,6 +115,6 @@ def run(arguments: argparse.Namespace) -> int:
 
         print(HELP)
     with Client(arguments.target) as client:
-        client.models()
+        _check(client, arguments.target)
         talk(Conversation(client, arguments.model, arguments.system, _options(arguments)))
     return 0

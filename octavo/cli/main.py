@@ -30,6 +30,12 @@ def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     return list(argv[:at]), list(argv[at + 1 :])
 
 
+def _of_system(error: OSError) -> str:
+    """What the system refused, with the file's name where there is one."""
+    why = error.strerror or str(error)
+    return why if error.filename is None else f"{error.filename}: {why}"
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit status: 0, 1 where something failed (told in one line), 2 for wrong arguments, 130 after Ctrl-C."""
     own, rest = split(sys.argv[1:] if argv is None else argv)
@@ -43,6 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     except OctavoError as error:
         sys.stderr.write(f"octavo: {error.message}\n")
+        return 1
+    except OSError as error:
+        sys.stderr.write(f"octavo: {_of_system(error)}\n")
         return 1
     except ModuleNotFoundError as error:
         sys.stderr.write(f"octavo: {error.name} is not installed; pip install 'octavo[router,worker,bench]' has it\n")

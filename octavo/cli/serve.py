@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from octavo.cli.announce import Announcer, Json, Text
+from octavo.cli.arguments import real, whole
 from octavo.cli.pull import fetched
 from octavo.supervise.stack import Stack, StackConfig, free_ports
 from octavo.supervise.supervised import StartFailed
 
 DEFAULTS = StackConfig(model="", served_name="")
+MOST_PORT = (1 << 16) - 1
+MOST_WORKERS = 64
 
 
 def add(commands: Any) -> None:
@@ -28,14 +31,18 @@ def add(commands: Any) -> None:
     parser.add_argument("model", metavar="MODEL", help="a directory, a .gguf file, a Hugging Face Hub id, or demo")
     parser.add_argument("--host", default=DEFAULTS.host, help="address to listen on (%(default)s)")
     parser.add_argument(
-        "--port", type=_port, default=DEFAULTS.port, help="of the HTTP API (%(default)s; 0: a free one)"
+        "--port", type=whole(0, MOST_PORT), default=DEFAULTS.port, help="of the HTTP API (%(default)s; 0: a free one)"
     )
-    parser.add_argument("--grpc-port", type=_port, default=DEFAULTS.grpc_port, help="of the gRPC API (%(default)s)")
-    parser.add_argument("--workers", type=_count, default=DEFAULTS.workers, help="worker processes (%(default)s)")
+    parser.add_argument(
+        "--grpc-port", type=whole(0, MOST_PORT), default=DEFAULTS.grpc_port, help="of the gRPC API (%(default)s)"
+    )
+    parser.add_argument(
+        "--workers", type=whole(1, MOST_WORKERS), default=DEFAULTS.workers, help="worker processes (%(default)s)"
+    )
     parser.add_argument("--name", help="the model's name in the API (the directory's or file's name)")
     parser.add_argument(
         "--drain-seconds",
-        type=float,
+        type=real(0),
         default=DEFAULTS.drain_seconds,
         help="for running requests at the end (%(default)s)",
     )
@@ -44,20 +51,6 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("--json", action="store_true", help="tell what happens as JSON lines")
     parser.set_defaults(run=run, takes_rest=True)
-
-
-def _port(text: str) -> int:
-    port = int(text)
-    if not 0 <= port < 1 << 16:
-        raise argparse.ArgumentTypeError("must be from 0 to 65535")
-    return port
-
-
-def _count(text: str) -> int:
-    count = int(text)
-    if not 1 <= count <= 64:
-        raise argparse.ArgumentTypeError("must be from 1 to 64")
-    return count
 
 
 def served_name(given: str, path: Path) -> str:

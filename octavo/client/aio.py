@@ -9,6 +9,8 @@ import grpc
 import grpc.aio
 
 from octavo.client import requests, results
+from octavo.client.beam import aio, rounds
+from octavo.client.beam.rounds import BeamOptions, BeamResult
 from octavo.client.failures import told
 from octavo.client.requests import DEFAULT_TARGET, Messages, Options
 from octavo.client.results import Assembly, Completion, Delta, Model, Usage
@@ -177,6 +179,25 @@ class AsyncClient:
             async for _ in deltas:
                 pass
             return deltas.completion()
+
+    async def beam_search(
+        self,
+        prompt: rounds.Prompt,
+        *,
+        model: str = "",
+        timeout: float | None = None,
+        **options: Unpack[rounds.Options],
+    ) -> BeamResult:
+        """The best sequences that beam search finds for a text, token ids, or a conversation. See octavo.client.beam."""
+        said = BeamOptions(**options)
+        served = rounds.chosen(await self.models(), model)
+        tokens = rounds.given(prompt)
+        if tokens is None:
+            tokens = await self.tokenize(prompt, model=served.id)  # type: ignore[arg-type]
+        search = rounds.Rounds(served, tokens, said)
+        await aio.run(self._stub, search, timeout or self._timeout)
+        texts = [await self.detokenize(part, model=served.id) for part in search.parts()]
+        return search.result(texts)
 
     async def tokenize(
         self, text: str | Messages, *, model: str = "", add_special_tokens: bool | None = None

@@ -82,12 +82,13 @@ class Completion:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Model:
-    """A model that some worker serves. `created` is in Unix seconds."""
+    """A model that some worker serves. `created` is in Unix seconds; sequences end at `eos_token_ids`."""
 
     id: str
     created: int
     max_model_len: int
     workers: int
+    eos_token_ids: tuple[int, ...] = ()
 
 
 def _logprob(message: pb.TokenLogprob) -> TokenLogprob:
@@ -114,7 +115,13 @@ def _delta(chunk: pb.Chunk) -> Delta:
 def models(response: pb.ListModelsResponse) -> tuple[Model, ...]:
     """Every served model."""
     return tuple(
-        Model(id=card.id, created=card.created, max_model_len=card.max_model_len, workers=card.workers)
+        Model(
+            id=card.id,
+            created=card.created,
+            max_model_len=card.max_model_len,
+            workers=card.workers,
+            eos_token_ids=tuple(card.eos_token_ids),
+        )
         for card in response.models
     )
 

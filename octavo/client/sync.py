@@ -5,6 +5,8 @@ from types import TracebackType
 from typing import Literal, Protocol, Self, Unpack, overload
 
 from octavo.client import requests, results
+from octavo.client.beam import blocking, rounds
+from octavo.client.beam.rounds import BeamOptions, BeamResult
 from octavo.client.failures import told
 from octavo.client.requests import DEFAULT_TARGET, Messages, Options
 from octavo.client.results import Assembly, Completion, Delta, Model, Usage
@@ -163,6 +165,25 @@ class Client:
             for _ in deltas:
                 pass
             return deltas.completion()
+
+    def beam_search(
+        self,
+        prompt: rounds.Prompt,
+        *,
+        model: str = "",
+        timeout: float | None = None,
+        **options: Unpack[rounds.Options],
+    ) -> BeamResult:
+        """The best sequences that beam search finds for a text, token ids, or a conversation. See octavo.client.beam."""
+        said = BeamOptions(**options)
+        served = rounds.chosen(self.models(), model)
+        tokens = rounds.given(prompt)
+        if tokens is None:
+            tokens = self.tokenize(prompt, model=served.id)  # type: ignore[arg-type]
+        search = rounds.Rounds(served, tokens, said)
+        blocking.run(self._stub, search, timeout or self._timeout)
+        texts = [self.detokenize(part, model=served.id) for part in search.parts()]
+        return search.result(texts)
 
     def tokenize(
         self, text: str | Messages, *, model: str = "", add_special_tokens: bool | None = None

@@ -135,6 +135,7 @@ class Fleet:
                 created=self._created[name],
                 max_model_len=min(pool.max_model_len, other.max_model_len) if other else pool.max_model_len,
                 workers=pool.workers + (other.workers if other else 0),
+                eos_token_ids=pool.eos_token_ids,
             )
         return list(cards.values())
 

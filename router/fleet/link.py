@@ -22,6 +22,12 @@ from shared import rpc
 from shared.types import TokenRequest, WorkerInfo
 from shared.wire import worker as wire
 
+# What callers hear of a worker that is lost. The log has gRPC's words and the worker's name.
+CUT = "the connection to the worker that ran this was lost"
+SILENT = "the worker that ran this stopped answering"
+HUNG = "the worker that ran this makes no progress"
+ENDED = "the worker that ran this has stopped"
+
 log = logging.getLogger(__name__)
 
 
@@ -36,7 +42,7 @@ class LinkState(Enum):
 
 
 class LinkLost(Exception):
-    """The stream is over; the message says why."""
+    """The stream is over; the message says why, in words that callers may hear too."""
 
 
 class LinkOwner(Protocol):
@@ -144,7 +150,7 @@ class WorkerLink:
                     await asyncio.sleep(backoff)
 
     async def _session(self, stub: "worker_pb2_grpc.WorkerAsyncStub") -> str:
-        """One connection, to its end; returns why it ended."""
+        """One connection, to its end; returns what callers are told of that."""
         call = stub.Serve()
         try:
             await self._converse(stub, call)
@@ -152,13 +158,12 @@ class WorkerLink:
             self._disconnect("the router stops")
             raise
         except ExceptionGroup as group:
-            reason = describe(group)
             level = logging.WARNING if self.worker else logging.DEBUG
-            log.log(level, "worker %s: %s", self.target, reason, exc_info=is_fault(group))
-            return reason
+            log.log(level, "worker %s: %s", self.target, describe(group), exc_info=is_fault(group))
+            return told(group)
         finally:
             call.cancel()
-        return "the stream ended"
+        return CUT
 
     async def _converse(self, stub: "worker_pb2_grpc.WorkerAsyncStub", call: Any) -> None:
         """Returns never: whatever ends the stream is an exception within a group."""
@@ -200,7 +205,7 @@ class WorkerLink:
         hung = worker.stream.liveness.hung()
         if hung and not self._hung:
             log.warning("worker %s at %s has work and makes no step", worker.info.worker_id, self.target)
-            worker.stream.give_up(f"worker {worker.info.worker_id} makes no progress")
+            worker.stream.give_up(HUNG)
         self._hung = hung
         self._context.owner.changed(self)
 
@@ -217,7 +222,7 @@ class WorkerLink:
             now = self._context.clock()
             stream.liveness.look(now)
             if stream.liveness.dead(now):
-                raise LinkLost(f"silent for {self._context.settings.dead_after:g} s")
+                raise LinkLost(SILENT)
             self._note()
 
 
@@ -233,7 +238,7 @@ async def _welcome(call: Any) -> WorkerInfo:
 async def _read(call: Any, stream: WorkerStream) -> None:
     while (frame := await call.read()) is not grpc.aio.EOF:
         stream.handle(frame)
-    raise LinkLost("the worker ended the stream")
+    raise LinkLost(ENDED)
 
 
 async def _write(call: Any, stream: WorkerStream) -> None:
@@ -248,11 +253,17 @@ def _causes(error: BaseException) -> list[BaseException]:
 
 
 def describe(error: BaseException) -> str:
-    """Why a stream ended, in a line."""
+    """Why a stream ended, in a line for the log."""
     cause = _causes(error)[0]
     if isinstance(cause, grpc.aio.AioRpcError):
         return f"{cause.code().name}: {cause.details()}"
     return str(cause) or type(cause).__name__
+
+
+def told(error: BaseException) -> str:
+    """What callers hear of it: our words, nothing of what is inside."""
+    cause = _causes(error)[0]
+    return str(cause) if isinstance(cause, LinkLost) else CUT
 
 
 def is_fault(error: BaseException) -> bool:

@@ -3,7 +3,7 @@
 Everything that could outgrow a frame (`rpc.FRAME_LIMIT`) is written as several: prompts, step batches, KV hashes.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from protos import worker_pb2 as pb
@@ -30,9 +30,10 @@ from shared.types import (
 from shared.wire.sampling import sampling_from_pb, sampling_to_pb
 
 PROTOCOL = 1
-SUBMIT_TOKENS = 8_192  # prompt tokens a frame
+SUBMIT_TOKENS = 8_192  # of a prompt, or of given outputs, a frame
 _TOKEN_BYTES = 5  # at most
 _ENVELOPE = 16  # bytes of tags and lengths around a Submit and its prompt, at most
+_CHOICE_TOKENS = 2  # of room that the tags and lengths around a choice's tokens take
 DELTA_HASHES = 1_024  # a frame
 SNAPSHOT_HASHES = 4_000  # a frame: 4,096 of 16 bytes would leave no room for the rest of it
 STEP_TOKENS = 1_024  # a frame, logprobs of 20 alternatives taken apart
@@ -50,27 +51,43 @@ def _finish_from_pb(reason: pb.WorkerFinishReason.ValueType) -> FinishReason:
 def submit_to_pb(request: TokenRequest) -> Iterator[pb.Up]:
     """A Submit with as much of the prompt as fits beside the rest of it, then a SubmitPart for each further SUBMIT_TOKENS.
 
-    Only given outputs, which have no parts, can make the Submit itself too large for a frame.
+    Given outputs go in the Submit where all of them fit there, and in parts of their own where they do not.
     """
-    tokens = request.prompt_tokens
-    submit = _submit_without_prompt(request)
+    submit = _submit_without_tokens(request)
     room = (FRAME_LIMIT - submit.ByteSize() - _ENVELOPE) // _TOKEN_BYTES
+    given = sum(len(choice.output_tokens) + _CHOICE_TOKENS for choice in request.choices if choice.output_tokens)
+    apart = given > room
+    if not apart:
+        room -= given
+        for spec, choice in zip(submit.choices, request.choices, strict=True):
+            spec.output_tokens.extend(choice.output_tokens)
     first = min(SUBMIT_TOKENS, max(0, room))
-    submit.prompt_tokens.extend(tokens[:first])
+    submit.prompt_tokens.extend(request.prompt_tokens[:first])
     yield pb.Up(submit=submit)
+    yield from _parts(request, first, outputs=apart)
+
+
+def _parts(request: TokenRequest, first: int, *, outputs: bool) -> Iterator[pb.Up]:
+    """The prompt's tokens from position `first` on; all given outputs where they are wanted."""
+    tokens = request.prompt_tokens
     for start in range(first, len(tokens), SUBMIT_TOKENS):
-        part = pb.SubmitPart(seq=request.seq, prompt_tokens=tokens[start : start + SUBMIT_TOKENS])
-        yield pb.Up(submit_part=part)
+        yield pb.Up(submit_part=pb.SubmitPart(seq=request.seq, prompt_tokens=tokens[start : start + SUBMIT_TOKENS]))
+    for choice in request.choices if outputs else ():
+        for start in range(0, len(choice.output_tokens), SUBMIT_TOKENS):
+            part = choice.output_tokens[start : start + SUBMIT_TOKENS]
+            yield pb.Up(submit_part=pb.SubmitPart(seq=request.seq, handle=choice.handle, output_tokens=part))
 
 
-def _submit_without_prompt(request: TokenRequest) -> pb.Submit:
+def _submit_without_tokens(request: TokenRequest) -> pb.Submit:
     tenant = request.tenant
     return pb.Submit(
         seq=request.seq,
         request_id=request.request_id,
         tenant=pb.TenantSpec(id=tenant.id, weight=tenant.weight, salt=tenant.salt, priority=tenant.top_class),
         prompt_len=len(request.prompt_tokens),
-        choices=[pb.ChoiceSpec(handle=c.handle, index=c.index, output_tokens=c.output_tokens) for c in request.choices],
+        choices=[
+            pb.ChoiceSpec(handle=c.handle, index=c.index, output_len=len(c.output_tokens)) for c in request.choices
+        ],
         sampling=sampling_to_pb(request.sampling),
         adapter_digest=request.adapter_digest,
         numerics_id=request.numerics_id,
@@ -80,10 +97,12 @@ def _submit_without_prompt(request: TokenRequest) -> pb.Submit:
     )
 
 
-def submit_from_pb(submit: pb.Submit, tokens: Sequence[int]) -> TokenRequest:
-    """The request of `submit`, with all its prompt's tokens."""
+def submit_from_pb(submit: pb.Submit, tokens: Sequence[int], outputs: Mapping[int, Sequence[int]]) -> TokenRequest:
+    """The request of `submit`, with all its prompt's tokens and, by handle, all given outputs."""
     tenant = submit.tenant
-    choices = (Choice(handle=c.handle, index=c.index, output_tokens=tuple(c.output_tokens)) for c in submit.choices)
+    choices = (
+        Choice(handle=c.handle, index=c.index, output_tokens=tuple(outputs.get(c.handle, ()))) for c in submit.choices
+    )
     return TokenRequest(
         seq=submit.seq,
         request_id=submit.request_id,

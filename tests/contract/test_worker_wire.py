@@ -27,6 +27,7 @@ from shared.types import (
     WorkerInfo,
 )
 from shared.wire import worker as wire
+from worker.servicer.assembly import Assembly
 
 U32, U64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
 FLOAT = st.floats(width=32, allow_nan=False, allow_infinity=False)
@@ -52,7 +53,11 @@ REQUESTS = st.builds(
     request_id=st.text(max_size=20),
     tenant=st.builds(Tenant, id=st.text(max_size=9), weight=FLOAT, salt=st.binary(max_size=20), top_class=U32),
     prompt_tokens=st.lists(U32, max_size=40),
-    choices=st.lists(st.builds(Choice, handle=U32, index=U32, output_tokens=TOKENS), max_size=4).map(tuple),
+    choices=st.lists(
+        st.builds(Choice, handle=U32, index=U32, output_tokens=TOKENS),
+        unique_by=lambda choice: choice.handle,
+        max_size=4,
+    ).map(tuple),
     sampling=SAMPLINGS,
     adapter_digest=st.binary(max_size=32),
     numerics_id=st.text(max_size=9),
@@ -70,13 +75,15 @@ def over_the_wire(frame: Any) -> Any:
 
 
 def received(request: TokenRequest) -> TokenRequest:
+    """What a worker puts together of the frames."""
     first, *parts = map(over_the_wire, wire.submit_to_pb(request))
-    tokens = list(first.submit.prompt_tokens)
+    assembly = Assembly(limit=1)
+    partial = assembly.begin(first.submit)
     for part in parts:
-        assert part.submit_part.seq == request.seq
-        tokens += part.submit_part.prompt_tokens
-    assert first.submit.prompt_len == len(tokens)
-    return wire.submit_from_pb(first.submit, tokens)
+        assert assembly.part(part.submit_part) is partial
+    assert not partial.missing
+    outputs = {handle: output.tokens for handle, output in partial.outputs.items()}
+    return wire.submit_from_pb(first.submit, partial.prompt.tokens, outputs)
 
 
 @given(REQUESTS)
@@ -99,15 +106,17 @@ def test_a_prompt_of_any_length_arrives_whole(length):
     assert received(request) == request
 
 
-def test_a_request_with_many_given_outputs_still_fits_with_its_prompt_in_parts():
-    choices = tuple(Choice(handle=i, index=i, output_tokens=(2**31,) * 3_000) for i in range(4))
-    sampling = Sampling(temperature=0.0, max_tokens=4_000)
+@pytest.mark.parametrize("given", [3_000, 20_000])
+def test_given_outputs_of_any_length_arrive_whole(given):
+    """At 3,000 a choice they fit in the Submit; 80,000 tokens of five bytes need frames of their own."""
+    choices = tuple(Choice(handle=i, index=i, output_tokens=(2**31 + i,) * (given - i)) for i in range(4))
+    sampling = Sampling(temperature=0.0, max_tokens=given + 1)
     request = TokenRequest(
         seq=1,
         request_id="r",
         tenant=Tenant(id="t"),
         prompt_tokens=[2**31] * 9_000,
-        choices=choices,
+        choices=(*choices, Choice(handle=9, index=9)),
         sampling=sampling,
         resumed=True,
     )

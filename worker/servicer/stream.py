@@ -19,7 +19,7 @@ from shared.types import (
 )
 from shared.wire import worker as wire
 from worker.servicer.acks import Acks
-from worker.servicer.assembly import Assembly, Partial
+from worker.servicer.assembly import Assembly, Partial, given
 from worker.servicer.book import Book
 from worker.servicer.bundle import Bundle
 from worker.servicer.kvfeed import KvFeed
@@ -129,9 +129,13 @@ class RouterStream:
     def _submit(self, submit: pb.Submit) -> None:
         self.acks.came(submit.seq)
         partial = self._assembly.begin(submit)
-        if submit.prompt_len > self._desk.max_prompt:
-            message = f"a prompt of {submit.prompt_len} tokens, where {self._desk.max_prompt} fit with one of output"
+        most = self._desk.max_prompt
+        if submit.prompt_len > most:
+            message = f"a prompt of {submit.prompt_len} tokens, where {most} fit with one of output"
             self._refuse(partial, RejectCode.TOO_LONG, message, "prompt_tokens")
+        elif partial.longest > most + 1:
+            message = f"prompt and given outputs have {partial.longest} tokens, where {most + 1} fit"
+            self._refuse(partial, RejectCode.TOO_LONG, message, "choices.output_tokens")
         self._ready(partial)
 
     def _ready(self, partial: Partial) -> None:
@@ -140,7 +144,8 @@ class RouterStream:
         if self._desk.draining:
             self._refuse(partial, RejectCode.DRAINING, "the worker is draining")
             return
-        request = wire.submit_from_pb(partial.submit, partial.tokens)
+        outputs = {handle: output.tokens for handle, output in partial.outputs.items()}
+        request = wire.submit_from_pb(partial.submit, partial.prompt.tokens, outputs)
         self.book.begin(request)
         self._desk.submit(self.number, request)
         for handle, reason in partial.ended.items():
@@ -154,7 +159,8 @@ class RouterStream:
     def _void(self, partial: Partial) -> None:
         """It is answered: what is still to come of it says nothing any more."""
         partial.void = True
-        partial.tokens.clear()
+        for gathered in (partial.prompt, *partial.outputs.values()):
+            gathered.tokens.clear()
         self.acks.taken(partial.submit.seq)
         self.told_may_differ()
 
@@ -174,7 +180,7 @@ class RouterStream:
         if len(partial.ended) < len(partial.handles):
             return
         self._void(partial)
-        given = {choice.handle: len(choice.output_tokens) for choice in partial.submit.choices}
+        counts = {choice.handle: given(choice) for choice in partial.submit.choices}
         ends = (
             Finished(
                 handle=handle,
@@ -183,9 +189,9 @@ class RouterStream:
                 output_tokens=count,
                 cached_tokens=0,
             )
-            for handle, count in given.items()
+            for handle, count in counts.items()
         )
-        self.outbound.put(Bundle(ends=tuple(map(wire.finish_to_pb, ends)), ended=frozenset(given)))
+        self.outbound.put(Bundle(ends=tuple(map(wire.finish_to_pb, ends)), ended=frozenset(counts)))
 
     # ---- to the router
 

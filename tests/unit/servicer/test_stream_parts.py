@@ -68,10 +68,10 @@ def test_parts_of_several_submits_may_mix():
     assembly = Assembly(limit=2)
     one, two = assembly.begin(submit(1, 3, 1)), assembly.begin(submit(2, 2))
     assembly.part(pb.SubmitPart(seq=2, prompt_tokens=[7, 8]))
-    assert (one.missing, two.missing, two.tokens) == (2, 0, [7, 8])
+    assert (one.missing, two.missing, two.prompt.tokens) == (2, 0, [7, 8])
     assert assembly.holding([1, 2]) == [one]
     assembly.part(pb.SubmitPart(seq=1, prompt_tokens=[2, 3]))
-    assert one.tokens == [1, 2, 3]
+    assert one.prompt.tokens == [1, 2, 3]
 
 
 def test_a_void_submit_gathers_nothing_and_still_counts_its_parts():
@@ -79,10 +79,40 @@ def test_a_void_submit_gathers_nothing_and_still_counts_its_parts():
     partial = assembly.begin(submit(1, 3))
     partial.void = True
     assembly.part(pb.SubmitPart(seq=1, prompt_tokens=[1, 2]))
-    assert partial.tokens == []
+    assert partial.prompt.tokens == []
     assert assembly.holding([1]) == []
     with pytest.raises(InvalidRequest, match="more tokens"):
         assembly.part(pb.SubmitPart(seq=1, prompt_tokens=[1, 2]))
+
+
+def resumed(seq: int, prompt: int, *outputs: int) -> pb.Submit:
+    choices = [pb.ChoiceSpec(handle=10 + i, index=i, output_len=count) for i, count in enumerate(outputs)]
+    return pb.Submit(seq=seq, prompt_len=prompt, choices=choices, resumed=True)
+
+
+def test_given_outputs_come_in_parts_as_the_prompt_does():
+    assembly = Assembly(limit=1)
+    partial = assembly.begin(resumed(1, 2, 3, 0, 1))
+    assert partial.longest == 5
+    assembly.part(pb.SubmitPart(seq=1, handle=10, output_tokens=[5, 6]))
+    assembly.part(pb.SubmitPart(seq=1, prompt_tokens=[1, 2]))
+    assembly.part(pb.SubmitPart(seq=1, handle=12, output_tokens=[8]))
+    assert partial.missing == 1
+    assembly.part(pb.SubmitPart(seq=1, handle=10, output_tokens=[7]))
+    assert {handle: output.tokens for handle, output in partial.outputs.items()} == {10: [5, 6, 7], 12: [8]}
+    assert partial.missing == 0
+    with pytest.raises(InvalidRequest, match="waits for none"):
+        assembly.part(pb.SubmitPart(seq=1, handle=10, output_tokens=[7]))
+
+
+@pytest.mark.parametrize(
+    ("handle", "tokens", "words"), [(11, [1], "announced no outputs"), (10, [1, 2], "more tokens")]
+)
+def test_outputs_that_were_not_announced_are_refused(handle: int, tokens: list[int], words: str):
+    assembly = Assembly(limit=1)
+    assembly.begin(resumed(1, 2, 1))
+    with pytest.raises(InvalidRequest, match=words):
+        assembly.part(pb.SubmitPart(seq=1, handle=handle, output_tokens=tokens))
 
 
 def down(nonce: int) -> pb.Down:
