@@ -6,8 +6,9 @@ Nothing here imports torch before the engine is loaded, which sets the number of
 import resource
 import statistics
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,11 @@ from octavo.bench.metrics import Timeline
 from octavo.bench.serving import line, report
 from octavo.bench.workload import Item, Probes, Workload
 from shared.errors import Internal, InvalidRequest
-from shared.types import OPEN_TENANT, Choice, Finished, FinishReason, Sampling, TokenDelta, TokenRequest
+from shared.types import OPEN_TENANT, Choice, FinishReason, Sampling, TokenRequest
 from worker.assemble import Parts
 from worker.config import WorkerConfig
 from worker.engine import Engine
+from worker.events import StepOutput
 from worker.loading import LoadFailed, load
 from worker.scheduler.scheduler import Scheduler
 
@@ -43,6 +45,27 @@ class Run:
         return self.seconds - sum(step.seconds for step in self.steps)
 
 
+@dataclass(kw_only=True, slots=True)
+class _Live:
+    """A request that has not ended, and when each of its tokens came."""
+
+    item: Item
+    start: float
+    pieces: list[float] = field(default_factory=list)
+
+    def timeline(self) -> Timeline:
+        """Of its end. Raises Internal where tokens are missing."""
+        if len(self.pieces) != self.item.output_tokens:
+            raise Internal(f"a request got {len(self.pieces)} of {self.item.output_tokens} tokens")
+        return Timeline(
+            start=self.start,
+            pieces=tuple(self.pieces),
+            end=self.pieces[-1],
+            prompt_tokens=len(self.item.prompt),
+            output_tokens=self.item.output_tokens,
+        )
+
+
 class Offline:
     """An engine that this thread steps."""
 
@@ -51,18 +74,19 @@ class Offline:
         self._engine = Engine(scheduler, parts.executor)
         self._numbers = count(1)
 
-    def run(self, items: Sequence[Item]) -> Run:
-        """All of them, submitted at once, to their ends. Raises Internal where one ends otherwise than by its length."""
-        began = time.perf_counter()
-        handles = [self._submit(item) for item in items]
-        pieces: dict[int, list[float]] = {handle: [] for handle in handles}
+    def run(self, items: Sequence[Item], concurrency: int | None = None) -> Run:
+        """All of them, to their ends, at once or so many at a time. Raises Internal where one ends otherwise than by its length."""
+        began, waiting = time.perf_counter(), deque(items)
+        live: dict[int, _Live] = {}
         steps: list[Step] = []
-        while self._engine.has_work:
+        timelines: list[Timeline] = []
+        while waiting or live:
+            while waiting and len(live) < (concurrency or len(items)):
+                item = waiting.popleft()
+                live[self._submit(item)] = _Live(item=item, start=time.perf_counter())
             output = self._engine.step()
             self._note(steps)
-            now = time.perf_counter()
-            _take(pieces, [delta for _, delta in output.deltas], [end for _, end in output.finished], now)
-        timelines = (_timeline(item, began, pieces[handle]) for item, handle in zip(items, handles, strict=True))
+            timelines += _take(live, output, time.perf_counter())
         return Run(timelines=tuple(timelines), steps=tuple(steps), seconds=time.perf_counter() - began)
 
     def _submit(self, item: Item) -> int:
@@ -86,26 +110,14 @@ class Offline:
             steps.append(Step(tokens=facts.computed, rows=facts.sampled, seconds=facts.seconds))
 
 
-def _take(
-    pieces: dict[int, list[float]], deltas: Sequence[TokenDelta], ends: Sequence[Finished], moment: float
-) -> None:
-    for delta in deltas:
-        pieces[delta.handle] += [moment] * len(delta.tokens)
-    for end in ends:
+def _take(live: dict[int, _Live], output: StepOutput, moment: float) -> Iterator[Timeline]:
+    """Notes the tokens of a step, and lets go of what it ended."""
+    for _, delta in output.deltas:
+        live[delta.handle].pieces += [moment] * len(delta.tokens)
+    for _, end in output.finished:
         if end.reason is not FinishReason.LENGTH:
             raise Internal(f"a request ended by {end.reason.value}: {end.message}")
-
-
-def _timeline(item: Item, began: float, moments: Sequence[float]) -> Timeline:
-    if len(moments) != item.output_tokens:
-        raise Internal(f"a request got {len(moments)} of {item.output_tokens} tokens")
-    return Timeline(
-        start=began,
-        pieces=tuple(moments),
-        end=moments[-1],
-        prompt_tokens=len(item.prompt),
-        output_tokens=item.output_tokens,
-    )
+        yield live.pop(end.handle).timeline()
 
 
 def probe(engine: Offline, probes: Probes) -> dict[str, Any]:
@@ -205,8 +217,17 @@ def loaded(settings: WorkerConfig) -> Loaded:
     )
 
 
-def measure(it: Loaded, workload: Workload, *, repeats: int, progress: Callable[[str], None]) -> dict[str, Any]:
-    """The report: probes, then the whole workload at once, `repeats` times, with the machine's rates measured after each."""
+def measure(
+    it: Loaded,
+    workload: Workload,
+    *,
+    repeats: int,
+    loads: Sequence[tuple[int, int]] = (),
+    progress: Callable[[str], None],
+) -> dict[str, Any]:
+    """The report: probes, then the whole workload at once, `repeats` times, with the machine's rates measured after each; then for each of
+    `loads` (concurrency, requests) so many of its requests, as many at a time.
+    """
     from kernels.backend import backend
     from octavo.bench import rates
     from worker.layers.weights import torch_dtype
@@ -221,14 +242,25 @@ def measure(it: Loaded, workload: Workload, *, repeats: int, progress: Callable[
         seen = rates.measure(torch_dtype(it.dtype), backend(it.settings.backend))
         runs.append(_told(run, workload, it.size, rates.limits(seen), rates.told(seen)))
         progress(f"{line(runs[-1])}; {runs[-1]['bound']['share_reached']:.1%} of the bound")
+    at = [_at(it.engine, workload, *load, progress) for load in loads]
     return {
         **report("octavo bench engine", Path(it.settings.model).name, workload, runs),
+        "at": at,
         "engine": _engine(it),
         "load_s": round(it.load_s, 3),
         "peak_rss_bytes": peak,
         "weight_bytes": it.size.nbytes,
         "probes": {**probes, **_probe_share(probes, runs)},
     }
+
+
+def _at(
+    engine: Offline, workload: Workload, concurrency: int, requests: int, progress: Callable[[str], None]
+) -> dict[str, Any]:
+    run = engine.run(workload.first(requests).items, concurrency)
+    told: dict[str, Any] = {"concurrency": concurrency, "failed": 0, "errors": [], **metrics.summary(run.timelines)}
+    progress(line(told))
+    return {**told, "steps": _steps(run)}
 
 
 def _told(run: Run, workload: Workload, size: ModelSize, limits: Limits, seen: dict[str, Any]) -> dict[str, Any]:

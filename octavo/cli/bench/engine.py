@@ -4,7 +4,7 @@ import argparse
 import os
 from typing import TYPE_CHECKING, Any
 
-from octavo.cli.bench.options import add_engine, add_workload, positive, progress, workload_of, write
+from octavo.cli.bench.options import add_engine, add_workload, load, positive, progress, workload_of, write
 
 if TYPE_CHECKING:
     from octavo.bench.workload import Workload
@@ -22,8 +22,7 @@ def add(kinds: Any) -> None:
     parser.add_argument("--model", default="demo", help="a directory, or what `octavo pull` takes (%(default)s)")
     parser.add_argument("--requests", type=positive, help="of the workload (all)")
     parser.add_argument("--repeats", type=positive, default=3, help="of the whole workload (%(default)s)")
-    parser.add_argument("--max-running", type=positive, help="requests that run at a time (the worker's default)")
-    parser.add_argument("--step-tokens", type=positive, help="most tokens that a step computes (the worker's default)")
+    parser.add_argument("--at", type=load, nargs="+", default=[], metavar="C:N", help="also N requests, C at a time")
     parser.add_argument("--depth", choices=("auto", "0", "1"), default="auto", help="steps planned ahead (%(default)s)")
     parser.add_argument("--prefix-cache", action="store_true", help="keep KV of equal prefixes, which the runs repeat")
     add_engine(parser)
@@ -64,5 +63,8 @@ def run(arguments: argparse.Namespace) -> int:
     )  # before torch is imported, which `fetched` may do
     path = fetched(arguments.model, progress)
     loaded = offline.loaded(settings(arguments, str(path), workload))
-    write(offline.measure(loaded, workload, repeats=arguments.repeats, progress=progress), arguments.json)
+    write(
+        offline.measure(loaded, workload, repeats=arguments.repeats, loads=arguments.at, progress=progress),
+        arguments.json,
+    )
     return 0

@@ -18,6 +18,12 @@ def positive(text: str) -> int:
     return number
 
 
+def load(text: str) -> tuple[int, int]:
+    """argparse's type of C:N, N requests of which C run at a time."""
+    concurrency, _, requests = text.partition(":")
+    return positive(concurrency), positive(requests)
+
+
 def add_json(parser: argparse.ArgumentParser) -> None:
     """--json."""
     parser.add_argument("--json", type=Path, metavar="OUT", help="where the report goes (stdout)")
@@ -33,6 +39,10 @@ def add_workload(parser: argparse.ArgumentParser) -> None:
 def add_engine(parser: argparse.ArgumentParser) -> None:
     """How the engine computes, by the worker's names."""
     parser.add_argument("--backend", help="of the kernels (the worker's own choice)")
+    parser.add_argument("--max-running", type=positive, help="requests that run at a time (the worker's own choice)")
+    parser.add_argument(
+        "--step-tokens", type=positive, help="most tokens that a step computes (the worker's own choice)"
+    )
     parser.add_argument("--threads", type=positive, help="that compute (as many as the cores this process really gets)")
     parser.add_argument(
         "--dtype", choices=("auto", "float32", "bfloat16", "float16"), default="auto", help="(as the model is stored)"
