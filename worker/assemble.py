@@ -16,14 +16,19 @@ from worker.servicer.servicer import Loaded
 from worker.servicer.settings import StreamSettings
 
 
+def _nothing() -> None:
+    """An executor that holds nothing."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parts:
-    """What is specific to a model: `scheduler.depth` is the executor's."""
+    """What is specific to a model: `scheduler.depth` is the executor's. `close` ends the executor, once its engine has ended."""
 
     executor: Executor
     scheduler: SchedulerConfig
     info: WorkerInfo
     tokenizer: TokenizerBundle
+    close: Callable[[], None] = _nothing
 
 
 def assemble(

@@ -2,8 +2,8 @@
 
 It prints two JSON lines on stdout: {"event": "listening", "address": "host:port"} once it listens (with "metrics" where these
 are served), and {"event": "ready", ...} once the model is loaded. SIGTERM and SIGINT drain it; a second one stops it at once.
-Exit status: 0 after a drain, 1 where it could not load or listen, its engine died or hung, or it was stopped at once, 2 for a
-wrong configuration.
+Exit status: 0 after a drain, 1 where it could not load or listen, its engine died or hung, its steps all failed, or it was
+stopped at once, 2 for a wrong configuration.
 """
 
 import asyncio
@@ -107,6 +107,7 @@ async def _run(
         await _drained(loaded, stop)
     if stop.now.is_set() or not await hub.aclose():
         return 1
+    await asyncio.to_thread(parts.close)
     return 1 if hub.dead.done() else 0
 
 

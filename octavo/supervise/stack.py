@@ -41,9 +41,11 @@ class Endpoints:
     worker_pids: tuple[int | None, ...]
 
 
-def threads_each(workers: int, cores: int) -> tuple[str, ...]:
-    """The flag that shares the cores among several workers; one worker alone chooses for itself."""
-    return () if workers == 1 else ("--threads", str(max(1, cores // workers)))
+def shared_out(workers: int, cores: int) -> tuple[str, ...]:
+    """The flags that share the machine's cores and memory among several workers; one worker alone chooses for itself."""
+    if workers == 1:
+        return ()
+    return ("--threads", str(max(1, cores // workers)), "--memory-share", f"{1 / workers:.4f}")
 
 
 def worker_command(config: StackConfig, listening: Event | None) -> Command:
@@ -51,10 +53,10 @@ def worker_command(config: StackConfig, listening: Event | None) -> Command:
     port = "0" if listening is None else str(port_of(listening["address"]))
     arguments = ("--model", config.model, "--served-name", config.served_name, "--host", LOOPBACK, "--port", port)
     common = ("--drain-seconds", str(config.drain_seconds), "--log-level", config.log_level)
-    threads = threads_each(config.workers, len(os.sched_getaffinity(0)))
+    parts = shared_out(config.workers, len(os.sched_getaffinity(0)))
     return Command(
         module="worker.main",
-        arguments=(*arguments, *common, *threads, *config.worker_arguments),
+        arguments=(*arguments, *common, *parts, *config.worker_arguments),
         orphan_seconds=config.drain_seconds + SPARE_SECONDS,
     )
 

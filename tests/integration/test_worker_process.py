@@ -7,7 +7,7 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from shared.types import FinishReason
 from tests.fakes.engine import played_router, token_request
 from tests.fakes.scripted_worker import until
 from tests.fakes.tiny_models import write_tiny_llama
+from worker.servicer.settings import StreamSettings
 
 ROOT = Path(__file__).parents[2]
 BOUND = 60  # seconds
@@ -44,7 +45,9 @@ class Broken(FakeExecutor):
     def execute(self, plan):
         if plan.step == 1 and sys.argv[1] == "die":
             raise SystemExit("no more")
-        if plan.step == 1:
+        if plan.step >= 1 and sys.argv[1] == "fail":
+            raise RuntimeError("the device is gone")
+        if plan.step == 1 and sys.argv[1] == "hang":
             threading.Event().wait()
         return super().execute(plan)
 
@@ -54,7 +57,10 @@ config = SchedulerConfig(
 )
 executor = Broken(num_blocks=32, slots=4, vocab_size=266)
 info = worker_info(bundle, total_blocks=32)
-parts = Parts(executor=executor, scheduler=config, info=info, tokenizer=bundle)
+def close():
+    print("the executor is closed", file=sys.stderr)
+
+parts = Parts(executor=executor, scheduler=config, info=info, tokenizer=bundle, close=close)
 worker.main.load = lambda settings: parts
 sys.exit(worker.main.main(["--model", "none", "--port", "0", "--drain-seconds", "0.01"]))
 """
@@ -269,6 +275,23 @@ async def test_a_dead_engine_ends_the_process_with_1_and_its_streams_as_unavaila
         status, log = await worker.ended()
         assert status == 1
         assert "the engine died" in log
+
+
+async def test_a_worker_all_of_whose_steps_fail_ends_with_1(tmp_path):
+    async with broken("fail", tmp_path) as worker, played_router(worker.target) as router:
+        seq = 0
+        while not router.over and seq < 100:
+            seq += 1
+            with suppress(asyncio.InvalidStateError):  # the stream may end while a Submit is written
+                await router.submit(token_request(seq, seq))
+            await until(lambda handle=seq: router.finish(handle) or router.over, "an end")
+        assert await router.ended() is grpc.StatusCode.UNAVAILABLE
+        assert router.finish(1).reason is FinishReason.ERROR
+        assert StreamSettings().failed_steps <= seq <= StreamSettings().failed_steps + 1
+        status, log = await worker.ended()
+        assert status == 1
+        assert "steps have all failed" in log
+        assert "the executor is closed" in log
 
 
 async def test_a_hung_engine_does_not_keep_the_process(tmp_path):

@@ -44,9 +44,9 @@ def size_kv(
     return KvSize(blocks=blocks, bytes=blocks * block_bytes, max_model_len=length)
 
 
-def auto_budget(root: Path = Path("/")) -> int:
-    """KV bytes to use where no number was given."""
-    return int(available_memory(root) * _AUTO_SHARE)
+def auto_budget(share: float, root: Path = Path("/")) -> int:
+    """KV bytes to use where no number was given, by a worker whose part of what is free is `share`."""
+    return int(available_memory(root) * _AUTO_SHARE * share)
 
 
 def available_memory(root: Path = Path("/")) -> int:

@@ -9,7 +9,7 @@ from protos import worker_pb2 as pb
 from shared.errors import OctavoError, Unavailable
 from shared.types import AbortReason, Load, TokenRequest, WorkerInfo
 from shared.wire import worker as wire
-from worker.engine import AsyncEngine, Report
+from worker.engine import AsyncEngine, Report, StepFacts
 from worker.metrics import WorkerMetrics
 from worker.servicer.credits import shares
 from worker.servicer.fanout import by_stream
@@ -20,10 +20,14 @@ from worker.servicer.stream import RouterStream
 _LOG = logging.getLogger("octavo.worker")
 
 
+class StepsFail(Exception):
+    """Steps fail, one after the other, whatever is in them."""
+
+
 class Hub:
     """A `Desk` to its streams and a `Sink` to the engine. `start` it inside the event loop.
 
-    `epoch` names this start's count of KV changes.
+    `epoch` names this start's count of KV changes. `dead` holds what ended the engine, or made the worker give itself up.
     """
 
     def __init__(
@@ -49,6 +53,7 @@ class Hub:
         self._next_stream = 1
         self._kv_position = 0
         self._preemptions = 0
+        self._failed = 0  # steps in a row
         self._moved = asyncio.Event()
 
     def start(self) -> None:
@@ -57,7 +62,7 @@ class Hub:
 
     def serving(self) -> bool:
         """Whether new work is taken and gets done."""
-        return not self.draining and self.engine.died is None and not self.hung()
+        return not self.draining and not self.dead.done() and not self.hung()
 
     def hung(self) -> bool:
         """Whether there is work and no step for longer than steps take."""
@@ -67,9 +72,9 @@ class Hub:
     # ---- streams
 
     def open(self, hello: pb.Hello) -> RouterStream:
-        """A router has come. Raises Unavailable where the engine is dead."""
-        if self.engine.died is not None:
-            raise Unavailable("the engine has died")
+        """A router has come. Raises Unavailable where nothing gets done here any more."""
+        if self.dead.done():
+            raise Unavailable("the worker's engine has died")
         kv = KvFeed(self.epoch, self._kv_position) if hello.kv_events else None
         stream = RouterStream(self._next_stream, hello, self, kv=kv, settings=self.settings, clock=self._clock)
         self._next_stream += 1
@@ -162,6 +167,16 @@ class Hub:
                 self._streams[number].deliver(self._steps, deltas, finished, rejected)
         self._tell_kv(report)
         self._retell()
+        self._judge(report.step)
+
+    def _judge(self, step: StepFacts | None) -> None:
+        """A worker all of whose steps fail takes requests only to fail them: it must not stay up."""
+        if step is None:
+            return
+        self._failed = self._failed + 1 if step.failed else 0
+        if self._failed == self.settings.failed_steps:
+            _LOG.critical("the last %d steps have all failed: giving up", self._failed)
+            self.on_death(StepsFail(f"the last {self._failed} steps have all failed"))
 
     def _tell_kv(self, report: Report) -> None:
         change = report.output.kv
@@ -178,7 +193,8 @@ class Hub:
         """See Sink."""
         self.end_streams(Unavailable("the worker's engine has died"))
         self._moved.set()
-        self.dead.set_result(error)
+        if not self.dead.done():
+            self.dead.set_result(error)
 
     # ---- draining
 
@@ -208,7 +224,7 @@ class Hub:
         self._retell()
 
     def _idle(self) -> bool:
-        return self.engine.died is not None or not self.engine.busy
+        return self.dead.done() or not self.engine.busy
 
     async def _until(self, condition: Callable[[], bool], seconds: float) -> bool:
         """Whether `condition` came to hold within `seconds`."""

@@ -8,6 +8,8 @@ class StreamSettings:
     """`tick` is how often a router's silence is looked at; where that took over `stall_after`, this process itself stood still.
 
     A router for which more than `undelivered` frames wait, a step's counted as one, for `stuck_after` is dropped.
+    After `failed_steps` steps in a row that failed as a whole the worker gives itself up: what it has left of its device or its memory
+    does not do, and only a new process may.
     `unfinished_submits` bounds the Submits of a stream of which parts are missing.
     """
 
@@ -21,5 +23,6 @@ class StreamSettings:
     stall_after: float = 1.0
     hung_after: float = 5.0
     hung_steps: float = 20.0
+    failed_steps: int = 5
     unfinished_submits: int = 16
     flush_timeout: float = 2.0  # for last frames on their way

@@ -10,7 +10,7 @@ from octavo.cli import main as cli
 from octavo.cli.announce import curl
 from octavo.cli.serve import served_name
 from octavo.supervise.process import as_event
-from octavo.supervise.stack import StackConfig, router_command, threads_each, worker_command
+from octavo.supervise.stack import StackConfig, router_command, shared_out, worker_command
 
 CONFIG = StackConfig(model="/models/m", served_name="m", worker_arguments=("--max-running", "4", "--threads", "7"))
 
@@ -88,10 +88,10 @@ def test_the_router_comes_back_at_its_ports() -> None:
     assert (flag(again, "--http-port"), flag(again, "--grpc-port")) == ("81", "82")
 
 
-def test_several_workers_share_the_cores_and_one_chooses_for_itself() -> None:
-    assert threads_each(1, 8) == ()
-    assert threads_each(2, 8) == ("--threads", "4")
-    assert threads_each(4, 2) == ("--threads", "1")
+def test_several_workers_share_the_machine_and_one_chooses_for_itself() -> None:
+    assert shared_out(1, 8) == ()
+    assert shared_out(2, 8) == ("--threads", "4", "--memory-share", "0.5000")
+    assert shared_out(3, 2) == ("--threads", "1", "--memory-share", "0.3333")
 
 
 def test_a_model_is_called_by_its_folder_its_file_or_its_hub_id(tmp_path: Path) -> None:
