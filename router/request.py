@@ -8,20 +8,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from shared.errors import InvalidRequest
+from shared.limits import (
+    MAX_ALLOWED,
+    MAX_BAD_WORD,
+    MAX_BAD_WORDS,
+    MAX_BIAS,
+    MAX_BIASED,
+    MAX_CHOICES,
+    MAX_LOGPROBS,
+    MAX_PENALTY,
+    MAX_REPETITION,
+    MIN_REPETITION,
+)
 from shared.types import OPEN_TENANT, Tenant
 
-MAX_CHOICES = 64
-MAX_LOGPROBS = 20
 MAX_STOPS = 16
 MAX_STOP_LENGTH = 256  # characters
 MAX_STOP_TOKENS = 64
-MAX_PENALTY = 2.0
-MAX_REPETITION = 10.0
-MAX_BIASED = 1_024  # tokens
-MAX_BIAS = 100.0
-MAX_ALLOWED = 4_096  # tokens
-MAX_BAD_WORDS = 64
-MAX_BAD_WORD = 32  # tokens
 MAX_BAD_STRING = 256  # characters
 UINT32 = 2**32
 UINT64 = 2**64
@@ -125,8 +128,7 @@ class SamplingOptions:
         _in_range(self.presence_penalty, -MAX_PENALTY, MAX_PENALTY, "presence_penalty")
         _in_range(self.frequency_penalty, -MAX_PENALTY, MAX_PENALTY, "frequency_penalty")
         _in_range(self.repetition_penalty, 0, MAX_REPETITION, "repetition_penalty")
-        # What workers compute with is float32, in which a smaller number could be 0.
-        _require(self.repetition_penalty >= 1e-6, "repetition_penalty", "must be greater than 0")
+        _require(self.repetition_penalty >= MIN_REPETITION, "repetition_penalty", "must be greater than 0")
 
     def _check_tokens(self) -> None:
         bias, allowed = self.logit_bias, self.allowed_token_ids

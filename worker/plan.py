@@ -61,9 +61,17 @@ class SampleRow(NamedTuple):
     position: int
 
 
+class PromptRows(NamedTuple):
+    """Log-probabilities of the prompt's tokens at positions first .. first+length-1, each from the position before it in that chunk."""
+
+    chunk: int
+    first: int
+    length: int
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepPlan:
-    """One step. Order of effects: starts, tables, copies, then compute all chunks (write KV, attend), then sample."""
+    """One step. Order of effects: starts, tables, copies, then compute all chunks (write KV, attend), then sample and score prompts."""
 
     step: int
     starts: tuple[SlotStart, ...] = ()
@@ -71,6 +79,7 @@ class StepPlan:
     copies: tuple[BlockCopy, ...] = ()
     chunks: tuple[Chunk, ...] = ()
     samples: tuple[SampleRow, ...] = ()
+    prompts: tuple[PromptRows, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,12 +87,14 @@ class StepResult:
     """What a step's `samples` gave, row by row.
 
     `logprobs[i]` is None where the row's slot did not ask. `errors[i]` is a message where row i alone could not be sampled (logits that
-    are not finite); its token is then meaningless.
+    are not finite, or every token is forbidden); its token is then meaningless. `prompts` answers the plan's `prompts`, one by one: a row
+    a position, or a message where that could not be worked out.
     """
 
     tokens: Sequence[int]
     logprobs: Sequence[TokenLogprobs | None]
     errors: Sequence[str | None]
+    prompts: Sequence[tuple[TokenLogprobs, ...] | str] = ()
 
 
 class Pending(Protocol):

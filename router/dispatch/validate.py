@@ -5,8 +5,9 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 
 from router.fleet.fleet import Pool
-from router.request import MAX_BAD_WORD, ChatPrompt, GenerateRequest, SamplingOptions
+from router.request import ChatPrompt, GenerateRequest, SamplingOptions
 from shared.errors import ContextLengthExceeded, InvalidRequest
+from shared.limits import MAX_BAD_WORD
 from shared.types import Sampling
 
 COMPLETION_TOKENS = 16  # max_tokens of a completion that does not say it, as OpenAI's API

@@ -15,6 +15,7 @@ from worker.models.checkpoint import Checkpoint
 from worker.models.decoder import Decoder, Progress, load, silent
 from worker.models.errors import ModelError
 from worker.models.spec import DecoderSpec
+from worker.sampling.sampler import Sampler
 from worker.sampling.state import SamplingState
 
 __all__ = ["InsufficientMemory", "ModelError", "ModelRunner", "RunnerConfig", "build"]
@@ -35,13 +36,20 @@ def build(checkpoint: Checkpoint, config: RunnerConfig, progress: Progress = sil
 def _assemble(checkpoint: Checkpoint, config: RunnerConfig, ops: Backend, model: Decoder) -> ModelRunner:
     size = _size(model.spec, config)
     length = size.max_model_len
+    slots = SlotState(config.max_running, length)
     return ModelRunner(
         model=model,
         ops=ops,
         pool=_pool(model.spec, config, size.blocks),
         rotaries=tuple(rotary_table(one, length + 1, length) for one in model.spec.rotaries),
-        slots=SlotState(config.max_running, length),
-        sampling=SamplingState(config.max_running, checkpoint.eos_token_ids),
+        slots=slots,
+        sampler=Sampler(
+            ops,
+            state=SamplingState(config.max_running),
+            tokens=slots.tokens,
+            vocab_size=model.spec.vocab_size,
+            eos_token_ids=checkpoint.eos_token_ids,
+        ),
         max_model_len=length,
         kv_bytes=size.bytes,
         numerics_id=numerics_id(config, ops, checkpoint.revision, [regime(one, length) for one in model.spec.rotaries]),

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 
 import torch
 
@@ -9,11 +10,11 @@ from kernels.backend import Backend
 from kernels.kv import KVPool
 from kernels.rotary.table import RotaryTable
 from worker.execution.inputs import step_inputs
+from worker.execution.prompts import PromptScorer
 from worker.execution.state import SlotState
 from worker.models.decoder import Decoder
 from worker.plan import Pending, StepPlan, StepResult
 from worker.sampling.sampler import Sampler
-from worker.sampling.state import SamplingState
 
 _NOTHING = StepResult(tokens=(), logprobs=(), errors=())
 
@@ -31,7 +32,7 @@ class ModelRunner:
         pool: KVPool,
         rotaries: tuple[RotaryTable, ...],
         slots: SlotState,
-        sampling: SamplingState,
+        sampler: Sampler,
         max_model_len: int,
         kv_bytes: int,
         numerics_id: str,
@@ -39,7 +40,8 @@ class ModelRunner:
         depth: int,
     ):
         self._model, self._ops, self._pool, self._rotaries = model, ops, pool, rotaries
-        self._slots, self._sampling, self._sampler = slots, sampling, Sampler(sampling, ops)
+        self._slots, self._sampler = slots, sampler
+        self._scorer = PromptScorer(model.logits, slots, sampler.state, model.spec.vocab_size)
         self._threads = threads
         self._worker = ThreadPoolExecutor(1, "octavo-step") if depth else None
         self.max_model_len = max_model_len
@@ -81,7 +83,7 @@ class ModelRunner:
     def _begin(self, plan: StepPlan) -> None:
         self._slots.start(plan.starts)
         for start in plan.starts:
-            self._sampling.start(start.slot, start.sampling, start.prompt_len, start.choice_index)
+            self._sampler.start(start)
         self._slots.write_tables(plan.tables)
         if plan.copies:
             self._pool.copy_blocks([copy.source for copy in plan.copies], [copy.target for copy in plan.copies])
@@ -90,7 +92,8 @@ class ModelRunner:
         inputs = step_inputs(plan, self._slots)
         step = self._ops.prepare(inputs.batch, self._pool, self._rotaries, self._model.spec.attentions)
         hidden = self._model.forward(inputs.tokens, step, self._pool)
-        return self._sample(plan, hidden, inputs.rows, inputs.row_of_sample) if plan.samples else _NOTHING
+        result = self._sample(plan, hidden, inputs.rows, inputs.row_of_sample) if plan.samples else _NOTHING
+        return replace(result, prompts=self._scorer.score(plan, hidden)) if plan.prompts else result
 
     def _sample(self, plan: StepPlan, hidden: torch.Tensor, rows: torch.Tensor, of: torch.Tensor) -> StepResult:
         logits = self._model.logits(hidden, rows).index_select(0, of)

@@ -7,6 +7,7 @@ import torch
 
 from kernels.sample.reference import Draw
 from shared.types import Sampling
+from worker.plan import SlotStart
 
 _WORD = 0xFFFFFFFF
 
@@ -17,35 +18,23 @@ class SlotSampling:
 
     sampling: Sampling
     prompt_len: int
-    choice_index: int
-    ends: tuple[int, ...]  # tokens that would end the sequence
-
-    def masked(self, position: int) -> tuple[int, ...]:
-        """Tokens that may not be drawn at `position`: those that end the sequence, before min_tokens are out."""
-        return self.ends if position - self.prompt_len < self.sampling.min_tokens else ()
 
 
 class SamplingState:
     """Per-slot parameters, as columns on the device and as records on the host."""
 
-    def __init__(self, slots: int, eos_token_ids: tuple[int, ...]):
-        self._eos = eos_token_ids
+    def __init__(self, slots: int):
         self._slots: list[SlotSampling | None] = [None] * slots
         self._floats = torch.zeros(slots, 3)  # temperature, top_p, min_p
         self._ints = torch.zeros(slots, 5, dtype=torch.int64)  # top_k, seed low, seed high, choice index, prompt_len
 
-    def start(self, slot: int, sampling: Sampling, prompt_len: int, choice_index: int) -> None:
+    def start(self, start: SlotStart) -> None:
         """A sequence takes the slot."""
-        eos = () if sampling.ignore_eos else self._eos
-        self._slots[slot] = SlotSampling(
-            sampling=sampling,
-            prompt_len=prompt_len,
-            choice_index=choice_index,
-            ends=tuple(sorted({*eos, *sampling.stop_token_ids})),
-        )
+        slot, sampling, prompt_len = start.slot, start.sampling, start.prompt_len
+        self._slots[slot] = SlotSampling(sampling=sampling, prompt_len=prompt_len)
         seed = sampling.seed & (_WORD << 32 | _WORD)
         self._floats[slot] = torch.tensor((sampling.temperature, sampling.top_p, sampling.min_p))
-        self._ints[slot] = torch.tensor((sampling.top_k, seed & _WORD, seed >> 32, choice_index, prompt_len))
+        self._ints[slot] = torch.tensor((sampling.top_k, seed & _WORD, seed >> 32, start.choice_index, prompt_len))
 
     def of(self, slot: int) -> SlotSampling:
         """The slot's record. KeyError where no sequence ever took it."""

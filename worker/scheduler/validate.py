@@ -4,12 +4,22 @@ import math
 from collections.abc import Iterator, Sequence
 
 from shared.hashing import BLOCK_SIZE
+from shared.limits import (
+    MAX_ALLOWED,
+    MAX_BAD_SEQUENCES,
+    MAX_BAD_WORD,
+    MAX_BIAS,
+    MAX_BIASED,
+    MAX_LOGPROBS,
+    MAX_PENALTY,
+    MAX_REPETITION,
+    MIN_REPETITION,
+)
 from shared.types import RejectCode, Rejected, Sampling, TokenRequest
 from worker.kvcache.cache import blocks_for
 from worker.scheduler.config import SchedulerConfig
 from worker.scheduler.registry import Registry
 
-MAX_LOGPROBS = 20
 Fault = tuple[str, str]  # parameter, message
 
 
@@ -23,8 +33,12 @@ def _stranger(tokens: Sequence[int], vocab_size: int) -> int | None:
 
 
 def _token_faults(spec: TokenRequest, vocab_size: int) -> Iterator[Fault]:
-    lists = [("prompt_tokens", spec.prompt_tokens), ("stop_token_ids", spec.sampling.stop_token_ids)]
+    sampling = spec.sampling
+    lists = [("prompt_tokens", spec.prompt_tokens), ("stop_token_ids", sampling.stop_token_ids)]
     lists += [("choices.output_tokens", choice.output_tokens) for choice in spec.choices]
+    lists += [("logit_bias", [token for token, _ in sampling.logit_bias])]
+    lists += [("allowed_token_ids", sampling.allowed_token_ids)]
+    lists += [("bad_words", word) for word in sampling.bad_words]
     for name, tokens in lists:
         if tokens and not (min(tokens) >= 0 and max(tokens) < vocab_size):
             yield name, f"{_stranger(tokens, vocab_size)} is no token id of this model (0 to {vocab_size - 1})"
@@ -46,7 +60,7 @@ def _choice_faults(spec: TokenRequest, stream: int, registry: Registry, config: 
         yield "choices.output_tokens", "only a resumed request has outputs"
     fresh = sum(1 for choice in spec.choices if not choice.output_tokens)
     if fresh > config.max_running:
-        yield "choices", f"{fresh} choices run at once, and only {config.max_running} can"
+        yield "n", f"{fresh} choices run at once, and only {config.max_running} can"
 
 
 def _sampling_faults(sampling: Sampling) -> Iterator[Fault]:
@@ -64,8 +78,31 @@ def _sampling_faults(sampling: Sampling) -> Iterator[Fault]:
         yield "top_k", "must not be negative"
     if not 0 <= sampling.seed < 1 << 64:
         yield "seed", "must have at most 64 bits"
-    if sampling.logprobs is not None and not 0 <= sampling.logprobs <= MAX_LOGPROBS:
-        yield "logprobs", f"must be at least 0 and at most {MAX_LOGPROBS}"
+    for name, count in (("logprobs", sampling.logprobs), ("prompt_logprobs", sampling.prompt_logprobs)):
+        if count is not None and not 0 <= count <= MAX_LOGPROBS:
+            yield name, f"must be at least 0 and at most {MAX_LOGPROBS}"
+
+
+def _processor_faults(sampling: Sampling) -> Iterator[Fault]:
+    """NaN is in no range."""
+    for name, penalty in (
+        ("presence_penalty", sampling.presence_penalty),
+        ("frequency_penalty", sampling.frequency_penalty),
+    ):
+        if not -MAX_PENALTY <= penalty <= MAX_PENALTY:
+            yield name, f"must be at least {-MAX_PENALTY:g} and at most {MAX_PENALTY:g}"
+    if not MIN_REPETITION <= sampling.repetition_penalty <= MAX_REPETITION:
+        yield "repetition_penalty", f"must be above 0 and at most {MAX_REPETITION:g}"
+    bias = sampling.logit_bias
+    if len(bias) > MAX_BIASED or len(dict(bias)) < len(bias):
+        yield "logit_bias", f"must name at most {MAX_BIASED} tokens, each once"
+    if not all(-MAX_BIAS <= value <= MAX_BIAS for _, value in bias):
+        yield "logit_bias", f"must be at least {-MAX_BIAS:g} and at most {MAX_BIAS:g}"
+    if len(sampling.allowed_token_ids) > MAX_ALLOWED:
+        yield "allowed_token_ids", f"must be at most {MAX_ALLOWED}"
+    words = sampling.bad_words
+    if len(words) > MAX_BAD_SEQUENCES or not all(1 <= len(word) <= MAX_BAD_WORD for word in words):
+        yield "bad_words", f"must be at most {MAX_BAD_SEQUENCES}, of 1 to {MAX_BAD_WORD} tokens each"
 
 
 def _faults(spec: TokenRequest, stream: int, registry: Registry, config: SchedulerConfig) -> Iterator[Fault]:
@@ -74,6 +111,7 @@ def _faults(spec: TokenRequest, stream: int, registry: Registry, config: Schedul
         yield "prompt_tokens", "there must be at least one"
     yield from _token_faults(spec, config.vocab_size)
     yield from _sampling_faults(spec.sampling)
+    yield from _processor_faults(spec.sampling)
     if not (spec.tenant.weight > 0 and math.isfinite(spec.tenant.weight)):
         yield "tenant.weight", "must be above 0"
     if spec.tenant.top_class < 0:

@@ -11,7 +11,6 @@ from protos import inference_pb2 as pb
 from router.edge.gate import Gate
 from router.edge.grpc.answer import Answer, Caller, answer_to, cancelled_unopened
 from router.edge.grpc.outbox import Outbox, Write
-from router.request import MAX_CHOICES
 from shared.errors import (
     AlreadyExists,
     InvalidRequest,
@@ -20,6 +19,7 @@ from shared.errors import (
     Unavailable,
     from_exception,
 )
+from shared.limits import MAX_CHOICES
 from shared.wire.inference import error_to_pb
 
 MAX_IN_FLIGHT = 1_024  # requests a session

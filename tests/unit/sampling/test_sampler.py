@@ -4,18 +4,29 @@ import torch
 
 from kernels.backend import backend
 from shared.types import Sampling
-from worker.plan import SampleRow
+from worker.plan import SampleRow, SlotStart
 from worker.sampling.sampler import Sampler
 from worker.sampling.state import SamplingState
 
 VOCABULARY, EOS = 60, (2, 9)
 
 
-def sampler(*samplings: Sampling, prompt_len: int = 10) -> Sampler:
-    state = SamplingState(len(samplings), EOS)
+def sampler(*samplings: Sampling, prompt_len: int = 10, vocab_size: int = VOCABULARY) -> Sampler:
+    """A slot for each, as if they had just started on a prompt of tokens 0."""
+    made = Sampler(
+        backend(),
+        state=SamplingState(len(samplings)),
+        tokens=torch.zeros(len(samplings), 64, dtype=torch.int64),
+        vocab_size=vocab_size,
+        eos_token_ids=EOS,
+    )
     for slot, sampling in enumerate(samplings):
-        state.start(slot, sampling, prompt_len, 0)
-    return Sampler(state, backend())
+        made.start(start(slot, sampling, prompt_len))
+    return made
+
+
+def start(slot: int, sampling: Sampling, prompt_len: int = 10) -> SlotStart:
+    return SlotStart(slot=slot, tokens=(0,) * prompt_len, prompt_len=prompt_len, sampling=sampling, choice_index=0)
 
 
 def rows(count: int, position: int = 10) -> list[SampleRow]:
@@ -45,10 +56,9 @@ def test_ignored_eos_is_no_end_and_stays_allowed() -> None:
 
 
 def test_masks_hold_for_drawn_rows_too_and_ignore_tokens_that_the_head_lacks() -> None:
-    state = SamplingState(1, EOS)
-    state.start(0, Sampling(temperature=1.0, max_tokens=9000, min_tokens=8000, seed=3), 0, 0)
+    one = sampler(Sampling(temperature=1.0, max_tokens=9000, min_tokens=8000, seed=3), vocab_size=3)
     flat = torch.full((1, 3), 0.0)
-    drawn = {Sampler(state, backend()).sample(flat, rows(1, at)).tokens.item() for at in range(100)}
+    drawn = {one.sample(flat, rows(1, at)).tokens.item() for at in range(10, 110)}
     assert drawn == {0, 1}
 
 
@@ -108,19 +118,31 @@ def test_a_row_that_is_not_finite_fails_alone() -> None:
 
 
 def test_a_slot_forgets_what_it_held_before() -> None:
-    state = SamplingState(1, EOS)
-    state.start(0, Sampling(temperature=1.0, max_tokens=9, min_tokens=5, logprobs=3, seed=1), 0, 0)
-    state.start(0, greedy(), 10, 0)
+    everything = Sampling(
+        temperature=1.0,
+        max_tokens=9,
+        min_tokens=5,
+        logprobs=3,
+        seed=1,
+        presence_penalty=2.0,
+        repetition_penalty=9.0,
+        logit_bias=((2, -100.0),),
+        allowed_token_ids=(5,),
+        bad_words=((2,),),
+    )
+    one = sampler(everything)
     peaked = torch.zeros(1, VOCABULARY)
     peaked[0, 2] = 9.0
-    got = Sampler(state, backend()).sample(peaked, rows(1))
+    assert one.sample(peaked, rows(1)).tokens.item() == 5
+    one.start(start(0, greedy()))
+    got = one.sample(peaked, rows(1))
     assert (got.tokens.item(), got.logprobs) == (2, [None])
 
 
 def test_seeds_use_all_64_bits_and_negative_ones_wrap() -> None:
-    state = SamplingState(3, EOS)
+    state = SamplingState(3)
     for slot, seed in enumerate((2**64 - 1, -1, 2**32)):
-        state.start(slot, Sampling(temperature=1.0, max_tokens=9, seed=seed), 0, 0)
+        state.start(start(slot, Sampling(temperature=1.0, max_tokens=9, seed=seed), 0))
     draw = state.draw([0, 1, 2], [4, 4, 4])
     assert list(zip(draw.seed_low.tolist(), draw.seed_high.tolist(), strict=True)) == [
         (2**32 - 1, 2**32 - 1),

@@ -28,7 +28,7 @@ def changed(rig: Rig, **changes: object) -> TokenRequest:
         ("prompt_tokens", {"prompt_tokens": (1, VOCAB)}),
         ("prompt_tokens", {"prompt_tokens": (1, -1)}),
         ("choices", {"choices": ()}),
-        ("choices", {"choices": tuple(Choice(handle=100 + i, index=i) for i in range(5))}),
+        ("n", {"choices": tuple(Choice(handle=100 + i, index=i) for i in range(5))}),
         ("choices.handle", {"choices": (Choice(handle=7, index=0), Choice(handle=7, index=1))}),
         ("choices.index", {"choices": (Choice(handle=7, index=0), Choice(handle=8, index=0))}),
         ("choices.index", {"choices": (Choice(handle=7, index=-1),)}),
