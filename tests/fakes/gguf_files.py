@@ -23,11 +23,9 @@ def llama_cpp_rows(rows: torch.Tensor, heads: int) -> torch.Tensor:
     return halves.swapaxes(1, 2).reshape(rows.shape)
 
 
-def _named(architecture: str, layers: int, name: str) -> str:
+def _names(architecture: str, layers: int) -> gguf.TensorNameMap:
     kind = next(kind for kind, text in gguf.MODEL_ARCH_NAMES.items() if text == architecture)
-    found: str | None = gguf.get_tensor_name_map(kind, layers).get_name(name, try_suffixes=(".weight", ".bias"))
-    assert found is not None, f"{architecture} has no {name}"
-    return found
+    return gguf.get_tensor_name_map(kind, layers)
 
 
 def _laid_out(architecture: str, name: str, tensor: torch.Tensor, config: Mapping[str, Any]) -> torch.Tensor:
@@ -87,8 +85,10 @@ def write_gguf(
     `raw_tensors` bytes of a type under GGUF's own names."""
     writer = GGUFWriter(str(path), architecture)
     _add_metadata(writer, config, extra or {})
+    names = _names(architecture, config["num_hidden_layers"])
     for name, tensor in tensors.items():
-        named = _named(architecture, config["num_hidden_layers"], name)
+        named = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        assert named is not None, f"{architecture} has no {name}"
         _add_tensor(writer, named, _laid_out(architecture, name, tensor, config), kind)
     for name, tensor in (extra_tensors or {}).items():
         _add_tensor(writer, name, tensor, Kind.F32)

@@ -12,7 +12,8 @@ from tokenizers import Tokenizer
 from shared.tokenizer import TokenizerBundle
 from worker.sources.errors import SourceError
 from worker.sources.gguf.bpe import FAMILIES
-from worker.sources.gguf.metadata import Metadata, open_reader, read_metadata
+from worker.sources.gguf.file import open_file
+from worker.sources.gguf.metadata import Metadata, read_metadata
 from worker.sources.gguf.tokenizer import read_tokenizer
 
 
@@ -28,7 +29,7 @@ def vocabularies(shared_data: Path) -> Path:
 def _bundle(folder: Path, name: str, tmp_path: Path) -> TokenizerBundle:
     path = tmp_path / f"{name}.gguf"
     path.write_bytes(gzip.decompress((folder / f"ggml-vocab-{name}.gguf.gz").read_bytes()))
-    return read_tokenizer(read_metadata(path, open_reader(path)))
+    return read_tokenizer(read_metadata(open_file(path)))
 
 
 @pytest.mark.parametrize("name", ["gpt-2", "qwen2", "phi-3"])

@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gguf import GGUFReader
-
 from worker.sources.errors import SourceError
+from worker.sources.gguf.file import GgufFile
 
 
 class Metadata:
@@ -58,27 +57,10 @@ class Metadata:
         return value
 
 
-def open_reader(path: Path) -> GGUFReader:
-    """Map the file. SourceError where it is no GGUF file, is cut short, or is one piece of a split model."""
-    try:
-        reader = GGUFReader(str(path))
-    except (OSError, ValueError, IndexError, KeyError) as error:
-        raise SourceError(f"{path}: expected a whole GGUF file: {error}") from error
-    _check_whole(path, reader)
-    return reader
-
-
-def read_metadata(path: Path, reader: GGUFReader) -> Metadata:
-    return Metadata(path, {key: field.contents() for key, field in reader.fields.items()})
-
-
-def _check_whole(path: Path, reader: GGUFReader) -> None:
-    size = path.stat().st_size
-    for tensor in reader.tensors:
-        if tensor.data_offset + tensor.n_bytes > size:
-            raise SourceError(f"{path}: tensor {tensor.name} ends beyond the file ({size} bytes): it is cut short")
-    split = reader.fields.get("split.count")
-    if split is not None and split.contents() > 1:
-        raise SourceError(
-            f"{path}: one of {split.contents()} pieces of a split model; expected one file: merge them first"
-        )
+def read_metadata(file: GgufFile) -> Metadata:
+    """The file's pairs. SourceError where it is one piece of a split model."""
+    metadata = Metadata(file.path, file.values)
+    pieces = metadata.integer("split.count", 1)
+    if pieces > 1:
+        raise SourceError(f"{file.path}: one of {pieces} pieces of a split model; expected one file: merge them first")
+    return metadata
