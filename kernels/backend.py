@@ -1,7 +1,9 @@
 """Which implementation of each op runs: one table a backend, chosen by name."""
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -9,56 +11,126 @@ from kernels.attention.reference import attention
 from kernels.attention.spec import AttentionSpec
 from kernels.attn_in.reference import attn_in
 from kernels.attn_out.reference import attn_out
+from kernels.cpu import build, isa
+from kernels.cpu.engine import Engine, UnusableLibrary
+from kernels.cpu.ops import CpuOps
 from kernels.embed.reference import embed
 from kernels.kv import KVPool
+from kernels.kv import block_bytes as reference_block_bytes
+from kernels.kv.cpu import block_bytes as cpu_block_bytes
+from kernels.layers.reference import layers
+from kernels.linear import pack
 from kernels.logits.reference import logits
 from kernels.mlp.reference import mlp
-from kernels.prepare.reference import Batch, Prepared, prepare
+from kernels.prepare.reference import Batch, prepare
 from kernels.rotary.table import RotaryTable
 from kernels.sample.reference import Draw, greedy, sample
-from kernels.weights import AttnIn, AttnOut, Embedding, Head, Mlp
+from kernels.weights import AttnIn, AttnOut, Embedding, Head, Layer, Mlp, Packed
 
 Tensor = torch.Tensor
+# Opaque outside the kernels: what a backend's `kv_pool` and `prepare` make, its other ops take. A pool has `blocks`,
+# `copy_blocks`, `export`, `import_` and `fill`, as kernels.kv.KVPool describes them.
+Pool = Any
+Prepared = Any
+_LOG = logging.getLogger("octavo.kernels")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Backend:
-    """The ops that models and the sampler call. The references hold their contracts.
+    """The ops that models and the sampler call. The references hold their contracts; an op may change its `x` in place.
 
-    `numerics` changes whenever an op of this backend may give other bits; it is part of a worker's numerics_id.
+    `layers` runs all layers: attn_in, attention, attn_out and mlp in turn, or something that equals it. `numerics`
+    changes whenever an op may give other bits; it is part of a worker's numerics_id. `library_threads` is how many
+    threads torch's own operators should use beside the ops.
     """
 
     name: str
     numerics: str
-    prepare: Callable[[Batch, KVPool, tuple[RotaryTable, ...], tuple[AttentionSpec, ...]], Prepared]
+    library_threads: int
+    pack: Callable[..., Packed]
+    kv_pool: Callable[..., Pool]
+    block_bytes: Callable[..., int]
+    prepare: Callable[[Batch, Pool, tuple[RotaryTable, ...], tuple[AttentionSpec, ...]], Prepared]
     embed: Callable[[Tensor, Embedding], Tensor]
-    attn_in: Callable[[Tensor, AttnIn, Prepared, KVPool, int], Tensor]
-    attention: Callable[[Tensor, Prepared, KVPool, int, AttentionSpec], Tensor]
+    attn_in: Callable[[Tensor, AttnIn, Prepared, Pool, int], Tensor]
+    attention: Callable[[Tensor, Prepared, Pool, int, AttentionSpec], Tensor]
     attn_out: Callable[[Tensor, Tensor, AttnOut], Tensor]
     mlp: Callable[[Tensor, Mlp], Tensor]
+    layers: Callable[[Tensor, tuple[Layer, ...], Prepared, Pool], Tensor]
     logits: Callable[[Tensor, Tensor, Head], Tensor]
     greedy: Callable[[Tensor], Tensor]
     sample: Callable[[Tensor, Draw], Tensor]
 
 
-def backend(name: str = "reference") -> Backend:
-    """The backend of that name. ValueError lists what there is."""
-    makers = {"reference": _reference}
+def backend(name: str = "reference", *, threads: int = 1, isa: str = "auto") -> Backend:
+    """The backend of that name: `cpu` (compiled at first use), `reference` (plain PyTorch), or `auto`, the first of them
+    that runs here. `isa` limits the instructions that compiled kernels may use (see kernels.cpu.isa).
+
+    ValueError lists what there is; kernels.cpu.build.NoCompiler or UnusableLibrary tell why `cpu` cannot be had.
+    """
+    makers = {"auto": _auto, "cpu": _cpu, "reference": _reference}
     if name not in makers:
         raise ValueError(f"no kernel backend {name!r}; there are: {', '.join(makers)}")
-    return makers[name]()
+    return makers[name](threads, isa)
 
 
-def _reference() -> Backend:
+def _auto(threads: int, wanted: str) -> Backend:
+    try:
+        return _cpu(threads, wanted)
+    except (build.NoCompiler, UnusableLibrary) as error:
+        _LOG.warning("the compiled CPU kernels cannot be used, slower ones run instead: %s", error)
+        return _reference(threads, wanted)
+
+
+def _cpu(threads: int, wanted: str) -> Backend:
+    engine = _engine(threads, wanted)
+    ops = CpuOps(engine)
+    return Backend(
+        name="cpu",
+        numerics=f"{engine.level}-{engine.build}",
+        library_threads=1,
+        pack=ops.pack,
+        kv_pool=ops.kv_pool,
+        block_bytes=cpu_block_bytes,
+        prepare=ops.prepare,
+        embed=ops.embed,
+        attn_in=ops.attn_in,
+        attention=ops.attention,
+        attn_out=ops.attn_out,
+        mlp=ops.mlp,
+        layers=ops.layers,
+        logits=ops.logits,
+        greedy=greedy,
+        sample=sample,
+    )
+
+
+def _engine(threads: int, wanted: str) -> Engine:
+    """With the best instructions that the system lets this process use, where none are asked for by name."""
+    best = isa.choose(wanted)
+    try:
+        return Engine(build.library(best), best, threads)
+    except UnusableLibrary:
+        if wanted != "auto" or best != "amx":
+            raise
+        return Engine(build.library("avx512"), "avx512", threads)
+
+
+def _reference(threads: int, _wanted: str) -> Backend:
     return Backend(
         name="reference",
-        numerics="reference-1",
+        numerics=f"1-{threads}",  # libraries split sums by the number of threads
+        library_threads=threads,
+        pack=pack,
+        kv_pool=KVPool.allocate,
+        block_bytes=reference_block_bytes,
         prepare=prepare,
         embed=embed,
         attn_in=attn_in,
         attention=attention,
         attn_out=attn_out,
         mlp=mlp,
+        layers=layers,
         logits=logits,
         greedy=greedy,
         sample=sample,

@@ -3,11 +3,13 @@ opaque.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
-from kernels.linear import PackedLinear
+from kernels.attention.spec import AttentionSpec
+
+Packed = Any  # a projection as the backend's `pack` made it: opaque, but for its rows `n` and its inputs `k`
 
 Activation = Literal["silu", "gelu_tanh"]
 
@@ -37,7 +39,7 @@ class AttnIn:
     """
 
     norm: Norm | None
-    qkv: PackedLinear
+    qkv: Packed
     heads: int
     kv_heads: int
     head_dim: int
@@ -49,7 +51,7 @@ class AttnIn:
 class AttnOut:
     """`proj` maps [heads * head_dim] to [hidden]; `after` norms its result before it is added to the residual."""
 
-    proj: PackedLinear
+    proj: Packed
     after: Norm | None = None
 
 
@@ -60,8 +62,8 @@ class Mlp:
     """
 
     norm: Norm | None
-    gate_up: PackedLinear
-    down: PackedLinear
+    gate_up: Packed
+    down: Packed
     activation: Activation
     after: Norm | None = None
 
@@ -73,7 +75,7 @@ class Head:
     """
 
     norm: Norm
-    proj: PackedLinear
+    proj: Packed
     softcap: float | None = None
 
 
@@ -83,3 +85,13 @@ class Embedding:
 
     table: torch.Tensor
     scale: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Layer:
+    """Weights of one layer, op by op, and how it attends."""
+
+    attn_in: AttnIn
+    attention: AttentionSpec
+    attn_out: AttnOut
+    mlp: Mlp

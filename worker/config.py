@@ -41,11 +41,25 @@ class WorkerConfig:
     kv_memory: Literal["auto"] | ByteSize = field(
         default="auto", metadata=_help("for the KV cache; auto: by free memory")
     )
+    memory_share: float = field(
+        default=1.0, metadata=_help("of the free memory that auto counts on: 0.5 where two workers share a machine")
+    )
     max_model_len: int = field(
         default=0, metadata=_help("tokens of context; 0: the model's own, or what memory allows")
     )
     max_running: int = field(default=64, metadata=_help("choices that run at a time"))
     step_tokens: int = field(default=512, metadata=_help("most tokens that a step computes"))
+    target_itl_ms: Literal["auto", "off"] | float = field(
+        default="auto",
+        metadata=_help(
+            "what steps that decode and prefill stay under, by prediction; auto: twice what their decodes alone take, at "
+            "least 25; off: prefills take what step-tokens allows"
+        ),
+    )
+    step_sweep: Literal["auto", "always", "never"] = field(
+        default="auto",
+        metadata=_help("measure step times before serving, about 1 s; auto: where none of the last week are cached"),
+    )
     max_waiting: int = field(default=256, metadata=_help("requests that wait, over all tenants"))
     max_waiting_per_tenant: int = field(
         default=0, metadata=_help("requests of a tenant that wait; 0: as many as in all")
@@ -53,7 +67,12 @@ class WorkerConfig:
     prefix_cache: bool = field(default=True, metadata=_help("keep KV of finished requests for equal prefixes"))
     depth: Literal["auto", "0", "1"] = field(default="auto", metadata=_help("steps planned ahead; auto: 0 on CPU"))
     deterministic: bool = field(default=True, metadata=_help("a request's tokens never depend on its batch"))
-    backend: str = field(default="reference", metadata=_help("which implementation of the kernels computes"))
+    backend: str = field(
+        default="auto", metadata=_help("which implementation of the kernels computes: auto, cpu, reference")
+    )
+    cpu_isa: str = field(
+        default="auto", metadata=_help("instructions that the cpu kernels use: auto, amx, avx512, avx2, generic")
+    )
     threads: int = field(default=0, metadata=_help("that compute; 0: as many as the cores this process really gets"))
     drain_seconds: float = field(default=30.0, metadata=_help("for running requests when told to stop"))
     check_integrity: bool = field(default=False, metadata=_help("check the engine's invariants whenever it is idle"))
@@ -70,6 +89,11 @@ class WorkerConfig:
             "metrics_port must differ from port",
         )
         _check(self.kv_memory == "auto" or self.kv_memory > 0, "kv_memory must be positive")
+        _check(0 < self.memory_share <= 1, "memory_share must be above 0 and at most 1")
+        _check(
+            isinstance(self.target_itl_ms, str) or 0 < self.target_itl_ms < math.inf,
+            "target_itl_ms must be positive and finite",
+        )
         for name in ("max_running", "step_tokens", "max_waiting"):
             _check(getattr(self, name) >= 1, f"{name} must be at least 1")
         for name in ("max_model_len", "max_waiting_per_tenant", "threads"):

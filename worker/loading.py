@@ -16,8 +16,13 @@ from worker import auto
 from worker.assemble import Parts
 from worker.config import WorkerConfig
 from worker.execution.config import RunnerConfig
+from worker.plan import Executor
 from worker.scheduler.config import SchedulerConfig
-from worker.warmup import warm_up
+from worker.scheduler.fit import fit
+from worker.scheduler.steptime import StepTimes
+from worker.sources.cache import cache_directory
+from worker.step_store import Place, StepStore, cpu_name
+from worker.warmup import Limits, WarmUp
 
 _LOG = logging.getLogger("octavo.worker")
 
@@ -63,10 +68,12 @@ def _load(config: WorkerConfig, threads: int) -> Parts:
         step_tokens=config.step_tokens,
         max_model_len=config.max_model_len,
         kv_bytes=None if config.kv_memory == "auto" else config.kv_memory,
+        memory_share=config.memory_share,
         threads=threads,
         depth=auto.depth(config.depth),
         deterministic=config.deterministic,
         backend=config.backend,
+        cpu_isa=config.cpu_isa,
     )
     runner: ModelRunner = build(source.checkpoint, runner_config, progress())
     info = WorkerInfo(
@@ -87,12 +94,37 @@ def _load(config: WorkerConfig, threads: int) -> Parts:
         "%s in %s on %d threads: %d KV blocks (%d MiB), %d tokens of context",
         info.model, dtype, threads, info.total_blocks, runner.kv_bytes >> 20, info.max_model_len,
     )  # fmt: skip
-    step_s = warm_up(runner, min(config.step_tokens, info.max_model_len - 1, BLOCK_SIZE * info.total_blocks))
-    scheduler = _scheduler(config, info, runner.depth, step_s)
-    return Parts(executor=runner, scheduler=scheduler, info=info, tokenizer=source.tokenizer)
+    place = Place(numerics_id=info.numerics_id, threads=threads, cpu=cpu_name())
+    store = StepStore(cache_directory(), place)
+    times = _step_times(config, info, runner, store)
+
+    def close() -> None:
+        runner.close()
+        store.save(times)
+
+    scheduler = _scheduler(config, info, runner.depth)
+    return Parts(executor=runner, scheduler=scheduler, info=info, tokenizer=source.tokenizer, times=times, close=close)
 
 
-def _scheduler(config: WorkerConfig, info: WorkerInfo, depth: int, first_step_s: float) -> SchedulerConfig:
+def _step_times(config: WorkerConfig, info: WorkerInfo, executor: Executor, store: StepStore) -> StepTimes:
+    """Warms up. What is cached goes before what is measured, and that before what one step says."""
+    limits = Limits(
+        step_tokens=config.step_tokens,
+        slots=config.max_running,
+        blocks=info.total_blocks,
+        max_model_len=info.max_model_len,
+    )
+    warm_up = WarmUp(executor, limits)
+    first = warm_up.full_step()
+    known = store.load() if config.step_sweep == "auto" else None
+    if known is not None:
+        return known
+    times = fit([first] if config.step_sweep == "never" else warm_up.sweep(first))
+    store.save(times)
+    return times
+
+
+def _scheduler(config: WorkerConfig, info: WorkerInfo, depth: int) -> SchedulerConfig:
     return SchedulerConfig(
         max_running=config.max_running,
         step_tokens=config.step_tokens,
@@ -104,7 +136,7 @@ def _scheduler(config: WorkerConfig, info: WorkerInfo, depth: int, first_step_s:
         max_waiting_per_tenant=config.max_waiting_per_tenant or config.max_waiting,
         prefix_cache=config.prefix_cache,
         depth=depth,
-        first_step_s=first_step_s,
+        target_itl_s=auto.target_itl(config.target_itl_ms),
     )
 
 

@@ -178,7 +178,7 @@ static __attribute__((noinline)) void soften(float* scores, A* weights, const Se
   Floats sums{};
   for (int i = 0; i < seen.width; i += LANES) {
     const Floats s = load(scores + i);
-    store(weights + i, select(s > -__builtin_inff() | s != s, exp(s - most), Floats{}));
+    store(weights + i, select((s > -__builtin_inff()) | (s != s), exp(s - most), Floats{}));
     sums += load(weights + i);
   }
   *top = most;

@@ -1,9 +1,10 @@
 """From a checkpoint and a configuration to a runner."""
 
+from typing import Any
+
 import torch
 
 from kernels.backend import Backend, backend
-from kernels.kv import KVPool, block_bytes
 from kernels.rotary.table import regime, rotary_table
 from worker.execution.config import RunnerConfig
 from worker.execution.memory import InsufficientMemory, KvSize, auto_budget, size_kv
@@ -27,20 +28,20 @@ def build(checkpoint: Checkpoint, config: RunnerConfig, progress: Progress = sil
     Raises ModelError (what is wrong with the checkpoint or does not fit it) and InsufficientMemory.
     """
     torch.set_num_threads(config.threads)
-    ops = backend(config.backend)
+    ops = backend(config.backend, threads=config.threads, isa=config.cpu_isa)
     with torch.inference_mode():
         model = load(checkpoint, torch_dtype(config.dtype), ops, invariant=config.deterministic, progress=progress)
         return _assemble(checkpoint, config, ops, model)
 
 
 def _assemble(checkpoint: Checkpoint, config: RunnerConfig, ops: Backend, model: Decoder) -> ModelRunner:
-    size = _size(model.spec, config)
+    size = _size(model.spec, config, ops)
     length = size.max_model_len
     slots = SlotState(config.max_running, length)
     return ModelRunner(
         model=model,
         ops=ops,
-        pool=_pool(model.spec, config, size.blocks),
+        pool=ops.kv_pool(**_kv_shape(model.spec, config), blocks=size.blocks),
         rotaries=tuple(rotary_table(one, length + 1, length) for one in model.spec.rotaries),
         slots=slots,
         sampler=Sampler(
@@ -58,29 +59,22 @@ def _assemble(checkpoint: Checkpoint, config: RunnerConfig, ops: Backend, model:
     )
 
 
-def _pool(spec: DecoderSpec, config: RunnerConfig, blocks: int) -> KVPool:
-    return KVPool.allocate(
-        layers=spec.layers,
-        kv_heads=spec.attention[0].kv_heads,
-        head_dim=spec.attention[0].head_dim,
-        blocks=blocks,
-        dtype=torch_dtype(config.dtype),
-    )
+def _kv_shape(spec: DecoderSpec, config: RunnerConfig) -> dict[str, Any]:
+    return {
+        "layers": spec.layers,
+        "kv_heads": spec.attention[0].kv_heads,
+        "head_dim": spec.attention[0].head_dim,
+        "dtype": torch_dtype(config.dtype),
+    }
 
 
-def _size(spec: DecoderSpec, config: RunnerConfig) -> KvSize:
+def _size(spec: DecoderSpec, config: RunnerConfig, ops: Backend) -> KvSize:
     """Sized when the weights are in memory, so that what is free is free."""
     if config.max_model_len > spec.max_positions:
         raise ModelError(f"max_model_len {config.max_model_len} is over the model's own {spec.max_positions}")
-    one = block_bytes(
-        layers=spec.layers,
-        kv_heads=spec.attention[0].kv_heads,
-        head_dim=spec.attention[0].head_dim,
-        dtype=torch_dtype(config.dtype),
-    )
     return size_kv(
-        block_bytes=one,
-        budget=auto_budget() if config.kv_bytes is None else config.kv_bytes,
+        block_bytes=ops.block_bytes(**_kv_shape(spec, config)),
+        budget=auto_budget(config.memory_share) if config.kv_bytes is None else config.kv_bytes,
         wanted_len=config.max_model_len,
         model_len=spec.max_positions,
         max_running=config.max_running,

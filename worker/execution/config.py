@@ -8,9 +8,11 @@ Dtype = Literal["float32", "bfloat16", "float16"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunnerConfig:
-    """`max_model_len` 0 and `kv_bytes` None choose by the model and the free memory. `max_running` is the number of
+    """`max_model_len` 0 and `kv_bytes` None choose by the model and the free memory, of which this worker's part is
+    `memory_share`. `max_running` is the number of
     slots, `step_tokens` the most tokens of a step. `depth` 1 runs steps on a thread of their own, one ahead.
-    `deterministic` makes a request's tokens independent of its batch, bit for bit.
+    `deterministic` makes a request's tokens independent of its batch, bit for bit. `backend` and `cpu_isa` as
+    kernels.backend.backend takes them.
     """
 
     dtype: Dtype
@@ -18,7 +20,9 @@ class RunnerConfig:
     step_tokens: int
     max_model_len: int = 0
     kv_bytes: int | None = None
+    memory_share: float = 1.0
     threads: int
     depth: int = 0
     deterministic: bool = True
-    backend: str = "reference"
+    backend: str = "auto"
+    cpu_isa: str = "auto"

@@ -13,8 +13,8 @@ from worker.execution.config import RunnerConfig
 
 
 def numerics_id(config: RunnerConfig, ops: Backend, revision: str, rotary: Sequence[int]) -> str:
-    """Hex digest over build, weights, dtype, instruction set, number of threads (libraries split sums by it), flags,
-    and what of the served length decides the `rotary` tables.
+    """Hex digest over build, weights, dtype, instruction set, what the backend says of its arithmetic, flags, and what
+    of the served length decides the `rotary` tables.
     """
     facts = {
         "build": _build(),
@@ -23,7 +23,6 @@ def numerics_id(config: RunnerConfig, ops: Backend, revision: str, rotary: Seque
         "weights": revision,
         "dtype": config.dtype,
         "isa": instruction_set(),
-        "threads": config.threads,
         "deterministic": config.deterministic,
         "rotary": list(rotary),
     }

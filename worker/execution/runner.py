@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from kernels.backend import Backend
-from kernels.kv import KVPool
+from kernels.backend import Backend, Pool
 from kernels.rotary.table import RotaryTable
 from worker.execution.inputs import step_inputs
 from worker.execution.prompts import PromptScorer
@@ -29,7 +28,7 @@ class ModelRunner:
         *,
         model: Decoder,
         ops: Backend,
-        pool: KVPool,
+        pool: Pool,
         rotaries: tuple[RotaryTable, ...],
         slots: SlotState,
         sampler: Sampler,

@@ -2,20 +2,9 @@
 
 from dataclasses import dataclass
 
-from kernels.attention.spec import AttentionSpec
-from kernels.weights import AttnIn, AttnOut, Embedding, Head, HeadNorm, Mlp, Norm
+from kernels.weights import AttnIn, AttnOut, Embedding, Head, HeadNorm, Layer, Mlp, Norm
 from worker.layers.weights import Projection, WeightReader
 from worker.models.spec import DecoderSpec, Names
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Layer:
-    """Weights of one layer, op by op, and how it attends."""
-
-    attn_in: AttnIn
-    attention: AttentionSpec
-    attn_out: AttnOut
-    mlp: Mlp
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from kernels.linear import PackedLinear, pack
-from kernels.weights import Norm
+from kernels.backend import Backend
+from kernels.weights import Norm, Packed
 from worker.models.checkpoint import Checkpoint
 from worker.models.errors import ModelError
 
@@ -34,8 +34,9 @@ class Projection:
 class WeightReader:
     """Takes tensors out of a checkpoint in the dtype to compute in. ModelError names a missing or mis-shaped one."""
 
-    def __init__(self, checkpoint: Checkpoint, dtype: torch.dtype, *, invariant: bool):
+    def __init__(self, checkpoint: Checkpoint, dtype: torch.dtype, ops: Backend, *, invariant: bool):
         self._checkpoint = checkpoint
+        self._ops = ops
         self._invariant = invariant
         self.dtype = dtype
 
@@ -61,13 +62,13 @@ class WeightReader:
         """A constant as the dtype to compute in holds it."""
         return torch.tensor(value, dtype=self.dtype).item()
 
-    def packed(self, projections: Sequence[Projection], width: int) -> PackedLinear:
+    def packed(self, projections: Sequence[Projection], width: int) -> Packed:
         """The projections of `width` inputs, stacked in order into one."""
         return self.pack(self._stack(projections, width), self._biases(projections))
 
-    def pack(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> PackedLinear:
+    def pack(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Packed:
         """Pack a weight that is at hand."""
-        return pack(weight, bias=bias, invariant=self._invariant)
+        return self._ops.pack(weight, bias=bias, invariant=self._invariant)
 
     def _stack(self, projections: Sequence[Projection], width: int) -> torch.Tensor:
         return torch.cat([self.tensor(f"{p.name}.weight", (p.rows, width)).to(self.dtype) for p in projections])

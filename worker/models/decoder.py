@@ -1,15 +1,12 @@
-"""The decoder that every family of the registry runs as: a spec, its weights, and a loop over layers that calls only
-ops.
-"""
+"""The decoder that every family of the registry runs as: a spec, its weights, and calls of ops."""
 
 from collections.abc import Callable
 
 import torch
 
-from kernels.backend import Backend
-from kernels.kv import KVPool
-from kernels.prepare.reference import Prepared
-from worker.layers.decoder import Ends, Layer, load_ends, load_layer
+from kernels.backend import Backend, Pool, Prepared
+from kernels.weights import Layer
+from worker.layers.decoder import Ends, load_ends, load_layer
 from worker.layers.weights import WeightReader
 from worker.models.checkpoint import Checkpoint
 from worker.models.registry import find
@@ -31,17 +28,11 @@ class Decoder:
         self._layers = layers
         self._ops = ops
 
-    def forward(self, tokens: torch.Tensor, step: Prepared, pool: KVPool) -> torch.Tensor:
+    def forward(self, tokens: torch.Tensor, step: Prepared, pool: Pool) -> torch.Tensor:
         """tokens int64 [tokens] of the prepared step -> the residual stream after the last layer, [tokens, hidden].
         Writes KV.
         """
-        ops = self._ops
-        x = ops.embed(tokens, self._ends.embedding)
-        for number, layer in enumerate(self._layers):
-            q = ops.attn_in(x, layer.attn_in, step, pool, number)
-            x = ops.attn_out(x, ops.attention(q, step, pool, number, layer.attention), layer.attn_out)
-            x = ops.mlp(x, layer.mlp)
-        return x
+        return self._ops.layers(self._ops.embed(tokens, self._ends.embedding), self._layers, step, pool)
 
     def logits(self, x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         """Logits float32 [rows, vocabulary] of some rows of what `forward` gave."""
@@ -62,7 +53,7 @@ def load(
     family = find(checkpoint.config)
     spec = family.spec(checkpoint.config)
     names = _names(family, checkpoint)
-    reader = WeightReader(checkpoint, dtype, invariant=invariant)
+    reader = WeightReader(checkpoint, dtype, ops, invariant=invariant)
     ends = load_ends(reader, spec, names)
     layers = []
     for number in range(spec.layers):

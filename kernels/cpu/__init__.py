@@ -1,0 +1,1 @@
+"""The compiled CPU backend: building and loading it, and its ops."""

@@ -1,0 +1,93 @@
+"""Compiling the kernels once a machine, into a cache keyed by sources, compiler and instruction set."""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from kernels.cpu.isa import Level, compiler_flags
+
+_ROOT = Path(__file__).parent.parent
+_FLAGS = ("-std=c++20", "-O3", "-fPIC", "-pthread", "-fno-math-errno")
+_TIMEOUT = 600  # seconds for one file
+
+
+class NoCompiler(Exception):
+    """The kernels cannot be compiled here. The message tells why."""
+
+
+def library(level: Level, cache: Path | None = None) -> Path:
+    """The shared library for that level, compiled unless it is in the cache. Raises NoCompiler."""
+    compiler = find_compiler()
+    name = f"octavo-cpu-{level}-{_key(level, compiler)}.so"
+    target = (cache or default_cache()) / name
+    if not target.exists():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _build(compiler, level, target)
+    return target
+
+
+def find_compiler() -> str:
+    """$CXX, else g++ or clang++ from PATH. Raises NoCompiler."""
+    for name in filter(None, (os.environ.get("CXX"), "g++", "c++", "clang++")):
+        found = shutil.which(name)
+        if found:
+            return found
+    raise NoCompiler("no C++ compiler: none of $CXX, g++, c++ and clang++ is on PATH")
+
+
+def default_cache() -> Path:
+    """Where compiled kernels are kept: $OCTAVO_KERNEL_CACHE, else below the user's cache directory."""
+    named = os.environ.get("OCTAVO_KERNEL_CACHE")
+    if named:
+        return Path(named)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "octavo" / "kernels"
+
+
+def digest() -> str:
+    """Of the sources alone: what the results depend on besides compiler and level."""
+    return _hash(path.read_bytes() for path in _files("*.cpp", "*.h"))
+
+
+def _key(level: Level, compiler: str) -> str:
+    version = subprocess.run([compiler, "--version"], capture_output=True, check=False, timeout=60).stdout
+    return _hash((digest().encode(), version, " ".join((*_FLAGS, *compiler_flags(level))).encode()))
+
+
+def _build(compiler: str, level: Level, target: Path) -> None:
+    """Several processes may build at a time: each works apart, and the last to finish replaces an equal file."""
+    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+        objects = [Path(folder) / f"{number}.o" for number, _ in enumerate(_files("*.cpp"))]
+        commands = [
+            [compiler, *_FLAGS, *compiler_flags(level), "-c", str(source), "-o", str(made)]
+            for source, made in zip(_files("*.cpp"), objects, strict=True)
+        ]
+        with ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)))) as pool:
+            list(pool.map(_run, commands))
+        whole = Path(folder) / "whole.so"
+        _run([compiler, "-shared", "-pthread", *map(str, objects), "-o", str(whole)])
+        whole.replace(target)
+
+
+def _run(command: list[str]) -> None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise NoCompiler(f"{command[0]} failed: {error}") from error
+    if done.returncode:
+        raise NoCompiler(f"{command[0]} failed: {done.stderr.strip()[-2000:]}")
+
+
+def _files(*patterns: str) -> list[Path]:
+    return sorted(path for pattern in patterns for path in _ROOT.glob(f"*/{pattern}"))
+
+
+def _hash(parts: Iterable[bytes]) -> str:
+    whole = hashlib.blake2b(digest_size=10)
+    for part in parts:
+        whole.update(len(part).to_bytes(8, "little") + part)
+    return whole.hexdigest()

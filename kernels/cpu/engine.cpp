@@ -1,0 +1,66 @@
+#include "engine.h"
+
+#include <sys/mman.h>
+
+#include <new>
+
+#include "amx.h"
+
+namespace octavo {
+namespace {
+
+constexpr size_t HUGE_PAGE = size_t(2) << 20;
+
+size_t rounded(size_t bytes) { return (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE; }
+
+}  // namespace
+
+void* allocate(size_t bytes) {
+  const size_t size = rounded(bytes) + HUGE_PAGE;
+  char* raw = static_cast<char*>(mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+  if (raw == MAP_FAILED) throw std::bad_alloc();
+  char* begin = reinterpret_cast<char*>(rounded(reinterpret_cast<size_t>(raw)));
+  if (begin > raw) munmap(raw, begin - raw);
+  char* end = begin + rounded(bytes);
+  if (raw + size > end) munmap(end, raw + size - end);
+#ifdef MADV_HUGEPAGE
+  if (bytes >= HUGE_PAGE) madvise(begin, rounded(bytes), MADV_HUGEPAGE);
+#endif
+  return begin;
+}
+
+void release(void* memory, size_t bytes) {
+  if (memory) munmap(memory, rounded(bytes));
+}
+
+void* Scratch::reserve(size_t bytes) {
+  if (bytes > size_) {
+    release(data_, size_);
+    data_ = allocate(bytes);
+    size_ = rounded(bytes);
+  }
+  return data_;
+}
+
+}  // namespace octavo
+
+extern "C" {
+
+// Null where the instruction set that this library was built for cannot be used here.
+octavo::Engine* octavo_engine_new(int64_t threads, int64_t bind) {
+  if (!octavo::tiles_permitted()) return nullptr;
+  return new octavo::Engine(static_cast<int>(threads), bind != 0);
+}
+
+void octavo_engine_free(octavo::Engine* engine) { delete engine; }
+
+void* octavo_allocate(int64_t bytes) {
+  try {
+    return octavo::allocate(static_cast<size_t>(bytes));
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
+void octavo_release(void* memory, int64_t bytes) { octavo::release(memory, static_cast<size_t>(bytes)); }
+}

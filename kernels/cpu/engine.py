@@ -1,0 +1,66 @@
+"""The compiled library in this process: its functions, its threads, and memory in huge pages."""
+
+import ctypes
+import weakref
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kernels.cpu.isa import Level
+
+_POINTER, _INT, _REAL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
+_SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "octavo_engine_new": (_POINTER, (_INT, _INT)),
+    "octavo_engine_free": (None, (_POINTER,)),
+    "octavo_allocate": (_POINTER, (_INT,)),
+    "octavo_release": (None, (_POINTER, _INT)),
+    "octavo_pack": (None, (_POINTER, _POINTER, _INT, _INT, _INT, _POINTER)),
+    "octavo_linear": (None, (_POINTER, _POINTER, _INT, _POINTER, _POINTER)),
+    "octavo_step_new": (_POINTER, (_POINTER, _POINTER, _POINTER, _INT, _INT)),
+    "octavo_step_free": (None, (_POINTER,)),
+    "octavo_embed": (None, (_POINTER, _INT, _POINTER, _INT, _INT, _REAL, _POINTER)),
+    "octavo_attn_in": (None, (_POINTER, _POINTER, _POINTER, _POINTER, _POINTER, _POINTER, _INT, _POINTER)),
+    "octavo_kv_write": (None, (_POINTER, _POINTER, _POINTER, _POINTER, _INT)),
+    "octavo_attention": (_INT, (_POINTER, _POINTER, _POINTER, _POINTER, _INT, _POINTER, _POINTER, _INT)),
+    "octavo_attn_out": (None, (_POINTER, _POINTER, _POINTER, _INT, _INT, _POINTER)),
+    "octavo_mlp": (None, (_POINTER, _POINTER, _INT, _POINTER)),
+    "octavo_layers": (
+        _INT,
+        (_POINTER, _POINTER, _POINTER, _INT, _POINTER, _POINTER, _POINTER, _POINTER, _POINTER, _POINTER),
+    ),
+    "octavo_logits": (None, (_POINTER, _POINTER, _POINTER, _INT, _POINTER, _POINTER)),
+}
+
+
+class UnusableLibrary(Exception):
+    """The library was built, but this process may not run it. The message tells why."""
+
+
+class Engine:
+    """Threads and scratch memory; `lib` holds the functions, which all release the interpreter's lock."""
+
+    def __init__(self, path: Path, level: Level, threads: int, *, bind: bool = False):
+        try:
+            self.lib = ctypes.CDLL(str(path))
+        except OSError as error:
+            raise UnusableLibrary(f"{path} cannot be loaded: {error}") from error
+        for name, (result, arguments) in _SIGNATURES.items():
+            function = getattr(self.lib, name)
+            function.restype, function.argtypes = result, arguments
+        self.level = level
+        self.build = path.stem.rpartition("-")[2]
+        self.threads = threads
+        self.handle: int | None = self.lib.octavo_engine_new(threads, int(bind))
+        if self.handle is None:
+            raise UnusableLibrary(f"the system does not let this process use {level} instructions")
+        weakref.finalize(self, self.lib.octavo_engine_free, self.handle)
+
+    def memory(self, nbytes: int) -> torch.Tensor:
+        """uint8 [nbytes], zero, in huge pages where the system has them. MemoryError where there is none."""
+        address = self.lib.octavo_allocate(max(1, nbytes))
+        if not address:
+            raise MemoryError(f"the system gave no {nbytes} bytes")
+        buffer = (ctypes.c_uint8 * max(1, nbytes)).from_address(address)
+        weakref.finalize(buffer, self.lib.octavo_release, address, max(1, nbytes))
+        return torch.frombuffer(buffer, dtype=torch.uint8)[:nbytes]

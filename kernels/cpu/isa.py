@@ -1,0 +1,54 @@
+"""Which instructions this machine has, as the levels that the kernels are compiled for."""
+
+import platform
+from pathlib import Path
+from typing import Literal, get_args
+
+Level = Literal["amx", "avx512", "avx2", "generic"]
+LEVELS: tuple[Level, ...] = get_args(Level)
+
+_AVX2 = {"avx2", "fma", "f16c", "bmi2"}
+_AVX512 = {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd"}
+_AMX = {"amx_tile", "amx_bf16", "avx512_bf16", "avx512_fp16"}
+_NEEDED: dict[Level, set[str]] = {
+    "amx": _AVX2 | _AVX512 | _AMX,
+    "avx512": _AVX2 | _AVX512,
+    "avx2": _AVX2,
+    "generic": set(),
+}
+_FLAGS: dict[Level, tuple[str, ...]] = {
+    "amx": ("-march=sapphirerapids",),
+    "avx512": ("-march=x86-64-v4",),
+    "avx2": ("-march=x86-64-v3",),
+    "generic": (),
+}
+
+
+def compiler_flags(level: Level) -> tuple[str, ...]:
+    """What tells the compiler which instructions it may use."""
+    return _FLAGS[level]
+
+
+def levels(cpuinfo: Path = Path("/proc/cpuinfo")) -> tuple[Level, ...]:
+    """The levels that this machine can run, best first. `generic` is always among them."""
+    have = _features(cpuinfo) if platform.machine() in ("x86_64", "AMD64") else set()
+    return tuple(level for level in LEVELS if _NEEDED[level] <= have)
+
+
+def choose(wanted: str = "auto", cpuinfo: Path = Path("/proc/cpuinfo")) -> Level:
+    """The wanted level, or the best. ValueError where it is unknown, or the machine lacks it."""
+    there = levels(cpuinfo)
+    if wanted == "auto":
+        return there[0]
+    for level in there:
+        if level == wanted:
+            return level
+    raise ValueError(f"cpu instruction set {wanted!r} cannot be used here; there are: auto, {', '.join(there)}")
+
+
+def _features(cpuinfo: Path) -> set[str]:
+    try:
+        lines = cpuinfo.read_text().splitlines()
+    except OSError:
+        return set()
+    return next((set(line.split(":", 1)[1].split()) for line in lines if line.startswith("flags")), set())

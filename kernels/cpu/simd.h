@@ -1,0 +1,153 @@
+// Sixteen float32 lanes on any machine: the compiler's vector extension, with intrinsics only where it has no word for them.
+#pragma once
+#include <cstdint>
+#include <cstring>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace octavo {
+
+constexpr int LANES = 16;
+typedef float Floats __attribute__((vector_size(64), may_alias));
+typedef int32_t Ints __attribute__((vector_size(64), may_alias));
+typedef uint32_t Words __attribute__((vector_size(64), may_alias));
+typedef uint16_t Halves __attribute__((vector_size(32), may_alias));
+
+// Storage formats. Arithmetic is float32 throughout.
+struct bf16 { uint16_t bits; };
+struct fp16 { uint16_t bits; };
+
+#define OCTAVO_INLINE static inline __attribute__((always_inline))
+
+OCTAVO_INLINE Floats splat(float x) { return Floats{} + x; }
+OCTAVO_INLINE Floats as_floats(Words w) { return (Floats)w; }
+OCTAVO_INLINE Words as_words(Floats f) { return (Words)f; }
+OCTAVO_INLINE Floats select(Ints mask, Floats yes, Floats no) { return (Floats)(((Ints)yes & mask) | ((Ints)no & ~mask)); }
+OCTAVO_INLINE Floats vmax(Floats a, Floats b) { return select(a > b, a, b); }
+OCTAVO_INLINE Floats vmin(Floats a, Floats b) { return select(a < b, a, b); }
+OCTAVO_INLINE Ints lane_numbers() { return Ints{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}; }
+
+OCTAVO_INLINE Floats load(const float* p) { Floats v; memcpy(&v, p, sizeof v); return v; }
+OCTAVO_INLINE void store(float* p, Floats v) { memcpy(p, &v, sizeof v); }
+
+OCTAVO_INLINE Floats load(const bf16* p) {
+  Halves h;
+  memcpy(&h, p, sizeof h);
+  return as_floats(__builtin_convertvector(h, Words) << 16);
+}
+
+// Rounds to nearest, ties to even; a NaN stays one.
+OCTAVO_INLINE void store(bf16* p, Floats v) {
+#if defined(__AVX512BF16__)
+  __m256bh h = _mm512_cvtneps_pbh((__m512)v);
+  memcpy(p, &h, sizeof h);
+#else
+  const Words w = as_words(v);
+  const Words rounded = (w + 0x7fff + ((w >> 16) & 1)) >> 16;
+  const Words quiet = (w >> 16) | 0x40;
+  const Words nan = (Words)(v != v);
+  const Halves h = __builtin_convertvector((rounded & ~nan) | (quiet & nan), Halves);
+  memcpy(p, &h, sizeof h);
+#endif
+}
+
+OCTAVO_INLINE Floats load(const fp16* p) {
+#if defined(__AVX512F__)
+  return (Floats)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p));
+#elif defined(__F16C__)
+  Floats v;
+  const __m256 low = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p));
+  const __m256 high = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)(p + 8)));
+  memcpy(&v, &low, sizeof low);
+  memcpy((char*)&v + 32, &high, sizeof high);
+  return v;
+#else
+  Floats v;
+  for (int i = 0; i < LANES; i++) {
+    _Float16 h;
+    memcpy(&h, p + i, sizeof h);
+    v[i] = (float)h;
+  }
+  return v;
+#endif
+}
+
+OCTAVO_INLINE void store(fp16* p, Floats v) {
+#if defined(__AVX512F__)
+  _mm256_storeu_si256((__m256i*)p, _mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT));
+#elif defined(__F16C__)
+  __m256 part[2];
+  memcpy(part, &v, sizeof v);
+  _mm_storeu_si128((__m128i*)p, _mm256_cvtps_ph(part[0], _MM_FROUND_TO_NEAREST_INT));
+  _mm_storeu_si128((__m128i*)(p + 8), _mm256_cvtps_ph(part[1], _MM_FROUND_TO_NEAREST_INT));
+#else
+  for (int i = 0; i < LANES; i++) {
+    const _Float16 h = (_Float16)v[i];
+    memcpy(p + i, &h, sizeof h);
+  }
+#endif
+}
+
+// The first `count` (1 to 16) values, zeros after them.
+template <class T>
+OCTAVO_INLINE Floats load_some(const T* p, int count) {
+  if (count >= LANES) return load(p);
+  alignas(64) T buffer[LANES] = {};
+  memcpy(buffer, p, count * sizeof(T));
+  return load(buffer);
+}
+
+template <class T>
+OCTAVO_INLINE void store_some(T* p, Floats v, int count) {
+  if (count >= LANES) return store(p, v);
+  alignas(64) T buffer[LANES];
+  store(buffer, v);
+  memcpy(p, buffer, count * sizeof(T));
+}
+
+OCTAVO_INLINE float sum(Floats v) {
+  float a[LANES];
+  memcpy(a, &v, sizeof v);
+  for (int step = LANES / 2; step; step /= 2)
+    for (int i = 0; i < step; i++) a[i] += a[i + step];
+  return a[0];
+}
+
+OCTAVO_INLINE float largest(Floats v) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_max_ps((__m512)v);
+#else
+  float top = v[0];
+  for (int i = 1; i < LANES; i++) top = v[i] > top ? v[i] : top;
+  return top;
+#endif
+}
+
+// e^x: 2^n by exponent bits, 2^f on [-1/2, 1/2] by a polynomial of degree 6 (relative error about 1e-7). Zero below -87,
+// infinite above 88.7; NaN stays NaN.
+OCTAVO_INLINE Floats exp(Floats x) {
+  const Floats t = x * 1.44269504088896341f;
+  const Floats bounded = vmax(vmin(t, splat(128.f)), splat(-126.f));
+  const Floats n = (bounded + 12582912.f) - 12582912.f;  // 1.5 * 2^23: rounds to an integer
+  const Floats f = bounded - n;
+  Floats p = splat(1.5403530393381608e-4f);
+  p = p * f + 1.3333558146428443e-3f;
+  p = p * f + 9.6181291076284772e-3f;
+  p = p * f + 5.5504108664821580e-2f;
+  p = p * f + 2.4022650695910072e-1f;
+  p = p * f + 6.9314718055994531e-1f;
+  p = p * f + 1.f;
+  const Ints half = (__builtin_convertvector(n, Ints)) >> 1;  // in two steps, so that n = 128 does not overflow early
+  const Ints rest = __builtin_convertvector(n, Ints) - half;
+  const Floats power = p * (Floats)((half + 127) << 23) * (Floats)((rest + 127) << 23);
+  const Floats kept = select(t < -126.f, Floats{}, power);
+  return select(x != x, x, kept);
+}
+
+OCTAVO_INLINE Floats sigmoid(Floats x) { return 1.f / (1.f + exp(-x)); }
+OCTAVO_INLINE Floats tanh(Floats x) { return 1.f - 2.f / (1.f + exp(2.f * x)); }
+
+OCTAVO_INLINE void prefetch_l2(const void* p) { __builtin_prefetch(p, 0, 2); }
+
+}  // namespace octavo

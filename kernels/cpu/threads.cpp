@@ -1,0 +1,123 @@
+#include "threads.h"
+
+#include <sched.h>
+
+#include "simd.h"
+
+namespace octavo {
+namespace {
+
+constexpr int SPINS = 4000;         // about 100 us before a thread that has nothing to do sleeps
+constexpr int BARRIER_SPINS = 2000;  // before it offers its core to whoever else is runnable
+
+void relax() {
+#if defined(__x86_64__)
+  _mm_pause();
+#else
+  std::this_thread::yield();
+#endif
+}
+
+// Denormals read and written as zero: matrix tiles do so in any case.
+uint32_t flush_denormals() {
+#if defined(__x86_64__)
+  const uint32_t before = _mm_getcsr();
+  _mm_setcsr(before | 0x8040);
+  return before;
+#else
+  return 0;
+#endif
+}
+
+void restore(uint32_t control) {
+#if defined(__x86_64__)
+  _mm_setcsr(control);
+#else
+  (void)control;
+#endif
+}
+
+std::vector<int> allowed_cores() {
+  std::vector<int> cores;
+#if defined(__linux__)
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) == 0)
+    for (int i = 0; i < CPU_SETSIZE; i++)
+      if (CPU_ISSET(i, &set)) cores.push_back(i);
+#endif
+  return cores;
+}
+
+void stay_on(int core) {
+#if defined(__linux__)
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(core, &set);
+  sched_setaffinity(0, sizeof set, &set);
+#else
+  (void)core;
+#endif
+}
+
+}  // namespace
+
+Team::Team(int size, bool bind) : size_(size), bind_(bind), cores_(allowed_cores()) {
+  for (int i = 1; i < size_; i++) threads_.emplace_back([this, i] { work(i); });
+}
+
+Team::~Team() {
+  closing_ = true;
+  round_.fetch_add(1, std::memory_order_release);
+  round_.notify_all();
+  for (auto& thread : threads_) thread.join();
+}
+
+void Team::enter(int index) {
+  if (bind_ && index < (int)cores_.size()) stay_on(cores_[index]);
+}
+
+void Team::work(int index) {
+  enter(index);
+  flush_denormals();
+  uint32_t seen = 0;
+  for (;;) {
+    int spins = 0;
+    while (round_.load(std::memory_order_acquire) == seen)
+      if (++spins < SPINS) relax();
+      else round_.wait(seen, std::memory_order_acquire);
+    seen = round_.load(std::memory_order_acquire);
+    if (closing_) return;
+    (*body_)(Member{*this, index, size_});
+    busy_.fetch_sub(1, std::memory_order_release);
+  }
+}
+
+void Team::run(const std::function<void(const Member&)>& body) {
+  const uint32_t control = flush_denormals();
+  rewind();
+  if (size_ > 1) {
+    body_ = &body;
+    busy_.store(size_ - 1, std::memory_order_relaxed);
+    round_.fetch_add(1, std::memory_order_release);
+    round_.notify_all();
+  }
+  body(Member{*this, 0, size_});
+  for (int spins = 0; busy_.load(std::memory_order_acquire);)
+    if (++spins < BARRIER_SPINS) relax();
+    else sched_yield();
+  restore(control);
+}
+
+void Team::barrier() {
+  const uint32_t phase = phase_.load(std::memory_order_relaxed);
+  if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == (uint32_t)size_) {
+    arrived_.store(0, std::memory_order_relaxed);
+    phase_.store(phase + 1, std::memory_order_release);
+    return;
+  }
+  for (int spins = 0; phase_.load(std::memory_order_acquire) == phase;)
+    if (++spins < BARRIER_SPINS) relax();
+    else sched_yield();
+}
+
+}  // namespace octavo
