@@ -1,6 +1,7 @@
 """What a router sees on its stream: welcome, tokens, ends, acks, loads and credits, over real gRPC with the real scheduler."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -8,7 +9,7 @@ from protos import worker_pb2 as pb
 from shared import rpc
 from shared.types import FinishReason, RejectCode, Tenant
 from shared.wire import worker as wire
-from tests.fakes.engine import fake_worker, played_router, prompt, token_request
+from tests.fakes.engine import QUICK, fake_worker, played_router, prompt, token_request
 from tests.fakes.scripted_worker import until
 
 
@@ -281,3 +282,20 @@ async def test_prefix_hits_are_told_and_stay_within_a_salt():
             await router.finished(seq)
         assert [router.finish(seq).cached_tokens for seq in (1, 2, 3)] == [0, 32, 0]
         assert worker.metric("tokens_total", kind="cached") == 32
+
+
+async def test_new_credit_is_told_at_once_where_the_router_has_spent_its_own():
+    """Loads of other changes come never, here: without the urgent one the second request would wait for ever."""
+    rare = replace(QUICK, load_interval=1e6, load_gap=1e6, credit_gap=0.0)
+    async with (
+        fake_worker(settings=rare, max_waiting=1, max_waiting_per_tenant=1) as worker,
+        played_router(worker) as router,
+    ):
+        (first,) = await router.came("load")
+        assert first.credits == 1
+        for seq in range(1, 6):
+            await router.submit(token_request(seq, seq, max_tokens=2))
+            await until(lambda seq=seq: router.of("load")[-1].acked_seq == seq, "a Load that grants the next")
+            assert router.of("load")[-1].credits == 1
+            await router.finished(seq)
+        assert len(router.of("load")) == 6

@@ -17,6 +17,11 @@ class Acks:
         self._last = seq
         self._open[seq] = None
 
+    @property
+    def last(self) -> int:
+        """The number of the last that came; 0 before the first."""
+        return self._last
+
     def taken(self, seq: int) -> None:
         """It is known to whoever answers it."""
         self._open.pop(seq, None)

@@ -66,7 +66,7 @@ class Hub:
 
     def hung(self) -> bool:
         """Whether there is work and no step for longer than steps take."""
-        settings, predicted = self.settings, self.engine.stats.predicted_step_s
+        settings, predicted = self.settings, self.engine.predicted_step()
         return self.engine.busy and self.engine.step_age() > max(settings.hung_after, settings.hung_steps * predicted)
 
     # ---- streams
@@ -136,7 +136,7 @@ class Hub:
             total_blocks=stats.total_blocks,
             has_work=self.engine.busy,
             last_step_age_ms=min(int(1000 * self.engine.step_age()), (1 << 32) - 1),
-            predicted_step_ms=1000 * stats.predicted_step_s,
+            predicted_step_ms=1000 * self.engine.predicted_step(),
             prefill_tokens_per_s=stats.prefill_tokens_per_s,
             credits=self._credits_of(stream),
             draining=self.draining,

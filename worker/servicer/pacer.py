@@ -16,9 +16,9 @@ class LoadPacer:
         self._sent_at = self._loop.time()
         self._timer = self._loop.call_soon(send)
 
-    def changed(self) -> None:
-        """What a Load tells is not what the last one told."""
-        self._arm(self._sent_at + self._settings.load_gap)
+    def changed(self, *, urgent: bool) -> None:
+        """What a Load tells is not what the last one told; urgent where the router can send nothing before it hears of it."""
+        self._arm(self._sent_at + (self._settings.credit_gap if urgent else self._settings.load_gap))
 
     def sent(self) -> None:
         """A Load has been made."""

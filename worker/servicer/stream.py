@@ -85,7 +85,7 @@ class RouterStream:
         self._presence = Presence(settings, clock())
         self._assembly = Assembly(limit=settings.unfinished_submits)
         self._pacer = LoadPacer(settings, self.outbound.want_load)
-        self._told: tuple[object, ...] = ()
+        self._told: Load | None = None
 
     def end(self, error: OctavoError | None) -> None:
         """The worker ends the stream; the first reason counts."""
@@ -226,14 +226,18 @@ class RouterStream:
 
     def told_may_differ(self) -> None:
         """Have a Load sent soon if what it says of load is not what the last one said."""
-        if self._worth_telling(self._desk.load(self)) != self._told:
-            self._pacer.changed()
+        load, told = self._desk.load(self), self._told
+        if told is None:  # the first is on its way
+            return
+        if self._worth_telling(load) != self._worth_telling(told):
+            spent = self.acks.last - told.acked_seq >= told.credits  # the router's own count is at zero
+            self._pacer.changed(urgent=load.credits > 0 and spent)
 
     def _load(self) -> pb.Down:
-        load = self._desk.load(self)
-        self._told = self._worth_telling(load)
+        self._told = self._desk.load(self)
         self._pacer.sent()
-        return wire.load_to_pb(load)
+        return wire.load_to_pb(self._told)
 
-    def _worth_telling(self, load: Load) -> tuple[object, ...]:
+    @staticmethod
+    def _worth_telling(load: Load) -> tuple[object, ...]:
         return (load.running, load.waiting, load.credits, load.draining, load.acked_seq)
