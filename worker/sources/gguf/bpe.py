@@ -4,7 +4,7 @@ Source of the patterns: the tokenizer.json of each family as its makers publish 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from tokenizers.pre_tokenizers import PreTokenizer
@@ -14,10 +14,25 @@ from worker.sources.gguf.metadata import Metadata
 from worker.sources.gguf.vocabulary import Vocabulary
 
 _GPT2_SPLIT = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-# The two differ in how many digits make a token.
-_LLAMA3_SPLIT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-_QWEN2_SPLIT = _LLAMA3_SPLIT.replace(r"\p{N}{1,3}", r"\p{N}")
 _DEFAULT_SPLITS = (r"[\p{P}\$\+<=>\^~\|]+", _GPT2_SPLIT, r"\p{N}+", r"[0-9][0-9][0-9]")
+
+_SHORT_FORMS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_THREE_DIGITS, _ONE_DIGIT = r"\p{N}{1,3}", r"\p{N}"
+_SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+# Letters of a word in which capitals come first.
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+
+
+def _by_words(digits: str) -> str:
+    """OpenAI's cl100k: words with the sign or space before them, signs with the line ends after them."""
+    return rf"{_SHORT_FORMS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_SPACES}"
+
+
+def _by_capitals(digits: str, after: str = "") -> str:
+    """OpenAI's o200k: words end before a capital; `after` may follow them."""
+    first = r"[^\r\n\p{L}\p{N}]?"
+    words = f"{first}{_UPPER}*{_LOWER}+{after}|{first}{_UPPER}+{_LOWER}*{after}"
+    return rf"{words}|{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_SPACES}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,19 +64,31 @@ def _patterns(*patterns: str) -> Callable[[bool], PreTokenizer]:
 
 _GPT2 = Family(split=_gpt2)
 _SINGLE_DIGITS = Family(split=_single_digits)
-_LLAMA3 = Family(split=_patterns(_LLAMA3_SPLIT), whole_words=True, begins=True)
-_QWEN2 = Family(split=_patterns(_QWEN2_SPLIT), composed=True)
+_CL100K = Family(split=_patterns(_by_words(_THREE_DIGITS)))
+_LLAMA3 = replace(_CL100K, whole_words=True, begins=True)
+_QWEN2 = Family(split=_patterns(_by_words(_ONE_DIGIT)), composed=True)
+_TEKKEN = Family(split=_patterns(_by_capitals(_ONE_DIGIT)), whole_words=True, begins=True)
+_O200K = Family(split=_patterns(_by_capitals(_THREE_DIGITS, f"{_SHORT_FORMS}?")))
 
 FAMILIES = {
+    "dbrx": _CL100K,
+    "deepseek-r1-qwen": _QWEN2,
     "default": Family(split=_patterns(*_DEFAULT_SPLITS)),
+    "falcon3": _LLAMA3,
     "gpt-2": _GPT2,
+    "gpt-4o": _O200K,
+    "llama-bpe": _LLAMA3,
+    "llama-v3": _LLAMA3,
+    "llama3": _LLAMA3,
+    "llama4": replace(_O200K, whole_words=True, begins=True),
+    "olmo": _GPT2,
+    "phi-2": _GPT2,
+    "pixtral": _LLAMA3,
+    "qwen2": _QWEN2,
+    "smaug-bpe": _CL100K,
     "smollm": _SINGLE_DIGITS,
     "starcoder": _SINGLE_DIGITS,
-    "llama-bpe": _LLAMA3,
-    "llama3": _LLAMA3,
-    "llama-v3": _LLAMA3,
-    "qwen2": _QWEN2,
-    "deepseek-r1-qwen": _QWEN2,
+    "tekken": _TEKKEN,
 }
 
 
