@@ -12,12 +12,24 @@ import jinja2
 from jinja2 import nodes
 from jinja2.ext import Extension
 from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from router.request import Message
+from router.text.bounds import BoundedEnvironment
 from shared.errors import InvalidRequest
 
 MAX_RENDERED = 4 << 20  # characters
+
+# What a template raises that is asked for something it does not do, be it on purpose or not.
+_REFUSALS = (
+    jinja2.TemplateError,
+    AttributeError,
+    TypeError,
+    ValueError,
+    LookupError,
+    ArithmeticError,
+    RecursionError,
+    MemoryError,
+)
 
 
 class _GenerationBlock(Extension):
@@ -44,9 +56,9 @@ def _strftime_now(form: str) -> str:
     return datetime.now().astimezone().strftime(form)
 
 
-def _environment() -> ImmutableSandboxedEnvironment:
+def _environment() -> BoundedEnvironment:
     extensions: list[str | type[Extension]] = [_GenerationBlock, "jinja2.ext.loopcontrols"]
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
+    environment = BoundedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
     environment.filters["tojson"] = _tojson
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _strftime_now
@@ -58,34 +70,31 @@ class ChatTemplate:
 
     def __init__(self, source: str, names: Mapping[str, str]):
         """Raises jinja2.TemplateSyntaxError where `source` is no template."""
-        self._template = _environment().from_string(source)
+        self._environment = _environment()
+        self._template = self._environment.from_string(source)
         self._names = dict(names)
 
     def render(self, messages: Sequence[Message], *, add_generation_prompt: bool, param: str = "messages") -> str:
         """The prompt's text. Raises InvalidRequest naming `param` where the template refuses the messages or fails on them."""
         turns = [_turn(message) for message in messages]
-        pieces: list[str] = []
-        size = 0
         try:
-            for piece in self._template.generate(
-                messages=turns, tools=None, documents=None, add_generation_prompt=add_generation_prompt, **self._names
-            ):
-                size += len(piece)
-                if size > MAX_RENDERED:
-                    raise jinja2.TemplateError(f"the rendered prompt is longer than {MAX_RENDERED} characters")
-                pieces.append(piece)
-        except (
-            jinja2.TemplateError,
-            TypeError,
-            ValueError,
-            KeyError,
-            IndexError,
-            ArithmeticError,
-            RecursionError,
-        ) as error:
+            with self._environment.bounded():
+                return self._render(
+                    messages=turns, tools=None, documents=None, add_generation_prompt=add_generation_prompt
+                )
+        except _REFUSALS as error:
             raise InvalidRequest(
                 f"the model's chat template refuses this conversation: {error}", param=param
             ) from error
+
+    def _render(self, **given: Any) -> str:
+        pieces: list[str] = []
+        size = 0
+        for piece in self._template.generate(**given, **self._names):
+            size += len(piece)
+            if size > MAX_RENDERED:
+                raise jinja2.TemplateError(f"the rendered prompt is longer than {MAX_RENDERED} characters")
+            pieces.append(piece)
         return "".join(pieces)
 
 

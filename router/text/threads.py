@@ -1,12 +1,36 @@
 """Tokenizing away from the event loop: a long prompt takes longer than a loop may stand still."""
 
 import asyncio
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 from router.request import Prompt, TokenPrompt
 from router.text.badwords import spellings
 from router.text.tokenizer import ModelText
+from shared.errors import Internal, OctavoError
+
+T = TypeVar("T")
+
+_LOG = logging.getLogger(__name__)
+
+
+def contained(work: Callable[[], T]) -> Callable[[], T]:
+    """`work`, of which nothing but OctavoErrors comes out. A panic of the tokenizers library is no Exception, and would end more than
+    its own request.
+    """
+
+    def run() -> T:
+        try:
+            return work()
+        except OctavoError:
+            raise
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it is this request's trouble alone
+            _LOG.error("a tokenizer or a template failed", exc_info=error)
+            raise Internal("the model's tokenizer failed on this text") from None
+
+    return run
 
 
 class TextThreads:
@@ -26,20 +50,20 @@ class TextThreads:
         def work() -> Sequence[int]:
             return text.encode(prompt, add_special_tokens=add_special_tokens, param=param)
 
-        return await loop.run_in_executor(self._pool, work)
+        return await loop.run_in_executor(self._pool, contained(work))
 
     async def bad_words(self, text: ModelText, strings: Sequence[str], *, param: str) -> tuple[tuple[int, ...], ...]:
         """`badwords.spellings` in a thread; no strings need none."""
         if not strings:
             return ()
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._pool, lambda: spellings(text, strings, param))
+        return await loop.run_in_executor(self._pool, contained(lambda: spellings(text, strings, param)))
 
     async def decode(self, text: ModelText, tokens: Sequence[int], *, skip_special_tokens: bool) -> str:
         """`ModelText.decode` in a thread."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(
-            self._pool, lambda: text.decode(tokens, skip_special_tokens=skip_special_tokens)
+            self._pool, contained(lambda: text.decode(tokens, skip_special_tokens=skip_special_tokens))
         )
 
     def close(self) -> None:

@@ -2,9 +2,12 @@
 
 import asyncio
 
+import pytest
+
 from router.request import ChatPrompt, Message, TextPrompt
-from router.text.threads import TextThreads
+from router.text.threads import TextThreads, contained
 from router.text.tokenizer import load
+from shared.errors import Internal, InvalidRequest
 from tests.fakes import tiny_tokenizers
 
 LONG = "Hello world, naïve café. " * 20_000
@@ -28,3 +31,24 @@ async def test_what_a_thread_encodes_equals_the_librarys_own_encoding():
     ids = await threads.encode(load(tiny_tokenizers.bundle().files), TextPrompt(text=LONG[:500] + "<|im_end|>"))
     assert ids == tokenizer.encode(LONG[:500] + "<|im_end|>").ids
     threads.close()
+
+
+class Panic(BaseException):
+    """As the tokenizers library's panics, which are no Exceptions."""
+
+
+@pytest.mark.parametrize("trouble", [Panic("overflow"), RuntimeError("missing [UNK]"), MemoryError()])
+async def test_a_tokenizer_that_fails_is_an_internal_error_of_its_request(trouble: BaseException) -> None:
+    def fail() -> int:
+        raise trouble
+
+    loop = asyncio.get_running_loop()
+    with pytest.raises(Internal, match="the model's tokenizer failed on this text"):
+        await loop.run_in_executor(None, contained(fail))
+    with pytest.raises(InvalidRequest):
+        await loop.run_in_executor(None, contained(refuse))
+    assert await loop.run_in_executor(None, contained(lambda: 7)) == 7
+
+
+def refuse() -> int:
+    raise InvalidRequest("no", param="prompt")
