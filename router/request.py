@@ -3,7 +3,6 @@
 A value that can never be right raises InvalidRequest naming the parameter, by the name that both APIs give it.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -70,7 +69,7 @@ def _require(ok: bool, param: str, message: str) -> None:
 
 
 def _in_range(value: float | None, low: float, high: float, param: str) -> None:
-    ok = value is None or (math.isfinite(value) and low <= value <= high)
+    ok = value is None or low <= value <= high  # no NaN is
     _require(ok, param, f"must be between {low:g} and {high:g}")
 
 
@@ -157,7 +156,8 @@ class GenerateRequest:
 
     `prompt_param` is the name that the caller's API gives its prompt (prompt, messages, ...), for errors about it.
     `echo` has each choice begin with the prompt's text, which is the edges' to write; with sampling.logprobs, the prompt's
-    are worked out too. `truncate_prompt_tokens` keeps the last tokens of the prompt alone.
+    are worked out too. `truncate_prompt_tokens` keeps the last tokens of the prompt alone. `prompt_only` tells and counts no output
+    (both APIs call that max_tokens 0; sampling.max_tokens is 1 then, because a worker's choice has at least one token).
     """
 
     model: str
@@ -171,6 +171,7 @@ class GenerateRequest:
     prompt_param: str = "prompt"
     echo: bool = False
     truncate_prompt_tokens: int | None = None
+    prompt_only: bool = False
 
     def __post_init__(self) -> None:
         """Raises InvalidRequest naming the first parameter that is out of range."""
@@ -200,6 +201,14 @@ class Logprobs:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class PromptRows:
+    """The prompt's log-probabilities: the text of its first token, which follows nothing, and a row for each of the others."""
+
+    first: str
+    rows: tuple[Logprobs, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Ended:
     """Why a choice ended: reason "stop" or "length", and the stop string or stop token that did it, if one did."""
 
@@ -210,13 +219,18 @@ class Ended:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Piece:
-    """Some of one choice. The texts of a choice's pieces, joined, are its text; `ended` is set in its last piece and only there."""
+    """Some of one choice. The texts of a choice's pieces, joined, are its text; `ended` is set in its last piece and only there.
+
+    `echo` is the part of `text` that is the prompt's, and `prompt` its rows where they were asked: in the first piece alone.
+    """
 
     index: int
     text: str
     tokens: tuple[int, ...] = ()
     logprobs: tuple[Logprobs, ...] = ()
     ended: Ended | None = None
+    echo: str = ""
+    prompt: PromptRows | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

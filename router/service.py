@@ -63,8 +63,13 @@ class Service(Protocol):
     async def generate(self, request: GenerateRequest) -> Generation:
         """Validate against the model, tokenize, admit, dispatch."""
 
-    async def tokenize(self, model: str, prompt: Prompt, add_special_tokens: bool | None = None) -> Sequence[int]:
-        """Token ids of a prompt; None leaves special tokens to the prompt's kind (text: yes, chat: the template's own)."""
+    async def tokenize(
+        self, model: str, prompt: Prompt, add_special_tokens: bool | None = None, *, param: str = "prompt"
+    ) -> Sequence[int]:
+        """Token ids of a prompt; None leaves special tokens to the prompt's kind (text: yes, chat: the template's own).
+
+        Errors about the prompt name `param`.
+        """
 
     async def detokenize(self, model: str, tokens: Sequence[int], skip_special_tokens: bool = False) -> str:
         """The text of token ids."""

@@ -60,10 +60,12 @@ class RouterService:
             raise flight.failure
         return RoutedGeneration(flight)
 
-    async def tokenize(self, model: str, prompt: Prompt, add_special_tokens: bool | None = None) -> Sequence[int]:
+    async def tokenize(
+        self, model: str, prompt: Prompt, add_special_tokens: bool | None = None, *, param: str = "prompt"
+    ) -> Sequence[int]:
         """See Service."""
         pool = self._fleet.resolve(model)
-        return await self._threads.encode(pool.text, prompt, add_special_tokens=add_special_tokens)
+        return await self._threads.encode(pool.text, prompt, add_special_tokens=add_special_tokens, param=param)
 
     async def detokenize(self, model: str, tokens: Sequence[int], skip_special_tokens: bool = False) -> str:
         """See Service."""

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from router.request import Ended, Logprobs, Piece
+from router.request import Ended, Logprobs, Piece, PromptRows
 
 
 @dataclass(slots=True)
@@ -10,19 +10,26 @@ class _Parts:
     texts: list[str] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     logprobs: list[Logprobs] = field(default_factory=list)
+    echo: str = ""
+    prompt: PromptRows | None = None
 
     def add(self, piece: Piece) -> None:
         self.texts.append(piece.text)
         self.tokens.extend(piece.tokens)
         self.logprobs.extend(piece.logprobs)
+        self.echo += piece.echo
+        self.prompt = self.prompt or piece.prompt
 
     def joined(self, index: int, ended: Ended) -> Piece:
-        text, tokens, logprobs = (
-            "".join(self.texts),
-            tuple(self.tokens),
-            tuple(self.logprobs),
+        return Piece(
+            index=index,
+            text="".join(self.texts),
+            tokens=tuple(self.tokens),
+            logprobs=tuple(self.logprobs),
+            ended=ended,
+            echo=self.echo,
+            prompt=self.prompt,
         )
-        return Piece(index=index, text=text, tokens=tokens, logprobs=logprobs, ended=ended)
 
 
 class Collector:

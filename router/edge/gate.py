@@ -5,7 +5,9 @@ import math
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 
+from router.edge.echo import Echo, tells_prompt
 from router.request import GenerateRequest, Prompt
 from router.service import Generation, ModelCard, Service
 from shared.errors import Unavailable
@@ -57,11 +59,17 @@ class Gate:
             timeout = _shorter(request.timeout, self._timeout)
             generation = await self._service.generate(replace(request, timeout=timeout))
             try:
-                yield generation
+                yield self._begun(generation, request)
             finally:
                 await generation.aclose()
         finally:
             self._leave()
+
+    def _begun(self, generation: Generation, request: GenerateRequest) -> Generation:
+        """`generation`, with what the caller wants to see of the prompt before it."""
+        if not tells_prompt(request):
+            return generation
+        return Echo(generation, request, partial(self._service.detokenize, generation.model))
 
     def _enter(self) -> None:
         self._open += 1
@@ -72,9 +80,11 @@ class Gate:
         if self._open == 0:
             self._idle.set()
 
-    async def tokenize(self, model: str, prompt: Prompt, add_special_tokens: bool | None = None) -> Sequence[int]:
+    async def tokenize(
+        self, model: str, prompt: Prompt, add_special_tokens: bool | None = None, *, param: str = "prompt"
+    ) -> Sequence[int]:
         """As Service.tokenize."""
-        return await self._service.tokenize(model, prompt, add_special_tokens)
+        return await self._service.tokenize(model, prompt, add_special_tokens, param=param)
 
     async def detokenize(self, model: str, tokens: Sequence[int], skip_special_tokens: bool = False) -> str:
         """As Service.detokenize."""
@@ -83,3 +93,8 @@ class Gate:
     def models(self) -> Sequence[ModelCard]:
         """As Service.models."""
         return self._service.models()
+
+    def max_model_len(self, model: str) -> int:
+        """The context of a served model, in tokens; 0 where there is none of this name."""
+        lengths = (card.max_model_len for card in self.models() if model in ("", card.id))
+        return next(lengths, 0)

@@ -60,6 +60,12 @@ def words(request: GenerateRequest) -> list[Flush]:
     return flushes
 
 
+def _prompt_alternatives(request: GenerateRequest) -> int | None:
+    """As router.dispatch resolves it."""
+    asked = request.sampling.prompt_logprobs
+    return request.sampling.logprobs if asked is None and request.echo else asked
+
+
 def _tokens(prompt: Prompt) -> Sequence[int]:
     match prompt:
         case TokenPrompt(tokens=tokens):
@@ -86,6 +92,22 @@ class FakeGeneration:
     closed: asyncio.Event = field(default_factory=asyncio.Event)
     completed: int = 0
     finished: bool = False
+    prompt_alternatives: int | None = None
+
+    @property
+    def prompt_logprobs(self) -> Sequence[Logprobs | None]:
+        """Of characters, each at minus its place; alternatives are the characters after it."""
+        if self.prompt_alternatives is None or not self.completed:
+            return ()
+        return [None, *(self._prompt_row(i) for i in range(1, len(self.prompt_tokens)))]
+
+    def _prompt_row(self, place: int) -> Logprobs:
+        token = self.prompt_tokens[place]
+        around = [
+            TokenText(token=t, logprob=-float(place + t - token), text=chr(t).encode())
+            for t in range(token, token + 21)
+        ]
+        return Logprobs(sampled=around[0], top=tuple(around[: self.prompt_alternatives]))
 
     @property
     def usage(self) -> Usage:
@@ -154,16 +176,19 @@ class FakeService:
             id=f"{next(self.ids):032x}",
             model=model,
             seed=SEED if request.sampling.seed is None else request.sampling.seed,
-            prompt_tokens=_tokens(request.prompt),
+            prompt_tokens=_tokens(request.prompt)[-(request.truncate_prompt_tokens or 0) :],
             flushes=self.script(request),
             hold_at=self.hold_at,
             fail_at=self.fail_at,
             failure=self.failure,
+            prompt_alternatives=_prompt_alternatives(request),
         )
         self.generations.append(generation)
         return generation
 
-    async def tokenize(self, model: str, prompt: Prompt, add_special_tokens: bool | None = None) -> Sequence[int]:
+    async def tokenize(
+        self, model: str, prompt: Prompt, add_special_tokens: bool | None = None, *, param: str = "prompt"
+    ) -> Sequence[int]:
         self._resolve(model)
         special = isinstance(prompt, TextPrompt) if add_special_tokens is None else add_special_tokens
         return [*([1] if special else []), *_tokens(prompt)]

@@ -10,11 +10,7 @@ from hypothesis import strategies as st
 
 from tests.fakes.edges import MAX_BODY, HttpEdge, http_app, http_edge
 from tests.fakes.service import FakeService
-
-CHAT = "/v1/chat/completions"
-TEXT = "/v1/completions"
-HELLO = [{"role": "user", "content": "Hello"}]
-IMAGE = {"type": "image_url", "image_url": {"url": "data:,"}}
+from tests.hostile.bodies import CHAT, HELLO, TEXT, chat, wrong_bodies
 
 
 @pytest.fixture
@@ -23,143 +19,11 @@ async def edge() -> AsyncIterator[HttpEdge]:
         yield running
 
 
-def chat(**fields: Any) -> dict[str, Any]:
-    return {"messages": HELLO, **fields}
-
-
-def text(**fields: Any) -> dict[str, Any]:
-    return {"prompt": "a", **fields}
-
-
-# path, body, the parameter that the answer names
-WRONG: list[tuple[str, Any, str | None]] = [
-    (CHAT, [], None),
-    (CHAT, "text", None),
-    (CHAT, 5, None),
-    (CHAT, None, None),
-    (CHAT, {}, "messages"),
-    (CHAT, {"messages": None}, "messages"),
-    (CHAT, {"messages": "Hello"}, "messages"),
-    (CHAT, {"messages": {}}, "messages"),
-    (CHAT, {"messages": []}, "messages"),
-    (CHAT, {"messages": ["Hello"]}, "messages[0]"),
-    (CHAT, {"messages": [None]}, "messages[0]"),
-    (CHAT, {"messages": [{}]}, "messages[0].role"),
-    (CHAT, {"messages": [{"content": "x"}]}, "messages[0].role"),
-    (CHAT, {"messages": [*HELLO, {"role": 1, "content": "x"}]}, "messages[1].role"),
-    (CHAT, {"messages": [{"role": "king", "content": "x"}]}, "messages[0].role"),
-    (CHAT, {"messages": [{"role": "user"}]}, "messages[0].content"),
-    (CHAT, {"messages": [{"role": "user", "content": None}]}, "messages[0].content"),
-    (CHAT, {"messages": [{"role": "user", "content": 7}]}, "messages[0].content"),
-    (CHAT, {"messages": [{"role": "user", "content": ["x"]}]}, "messages[0].content[0]"),
-    (CHAT, {"messages": [{"role": "user", "content": [{"text": "x"}]}]}, "messages[0].content[0].type"),
-    (CHAT, {"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
-    (CHAT, {"messages": [{"role": "user", "content": [{"type": "text", "text": 1}]}]}, "messages[0].content[0].text"),
-    (CHAT, {"messages": [{"role": "user", "content": [IMAGE]}]}, "messages[0].content[0].type"),
-    (CHAT, {"messages": [{"role": "user", "content": "x", "name": 1}]}, "messages[0].name"),
-    (CHAT, {"messages": [{"role": "assistant", "content": "", "tool_calls": [{}]}]}, "messages[0].tool_calls"),
-    (CHAT, chat(model=1), "model"),
-    (CHAT, chat(model=["tiny"]), "model"),
-    (CHAT, chat(stream="true"), "stream"),
-    (CHAT, chat(stream=1), "stream"),
-    (CHAT, chat(stream_options={"include_usage": True}), "stream_options"),
-    (CHAT, chat(stream=True, stream_options=[]), "stream_options"),
-    (CHAT, chat(stream=True, stream_options={"include_usage": "yes"}), "stream_options.include_usage"),
-    (CHAT, chat(n=0), "n"),
-    (CHAT, chat(n=-1), "n"),
-    (CHAT, chat(n=65), "n"),
-    (CHAT, chat(n=1.5), "n"),
-    (CHAT, chat(n="2"), "n"),
-    (CHAT, chat(n=True), "n"),
-    (CHAT, chat(n=10**30), "n"),
-    (CHAT, chat(temperature=-0.1), "temperature"),
-    (CHAT, chat(temperature=2.1), "temperature"),
-    (CHAT, chat(temperature="1"), "temperature"),
-    (CHAT, chat(temperature=True), "temperature"),
-    (CHAT, chat(temperature=10**400), "temperature"),
-    (CHAT, chat(temperature=[]), "temperature"),
-    (CHAT, chat(top_p=0), "top_p"),
-    (CHAT, chat(top_p=1.01), "top_p"),
-    (CHAT, chat(top_p={}), "top_p"),
-    (CHAT, chat(top_k=-2), "top_k"),
-    (CHAT, chat(top_k=2**32), "top_k"),
-    (CHAT, chat(top_k=1.0), "top_k"),
-    (CHAT, chat(min_p=-0.5), "min_p"),
-    (CHAT, chat(min_p=2), "min_p"),
-    (CHAT, chat(seed=2**64), "seed"),
-    (CHAT, chat(seed=-(2**63) - 1), "seed"),
-    (CHAT, chat(seed="1"), "seed"),
-    (CHAT, chat(seed=0.5), "seed"),
-    (CHAT, chat(max_tokens=0), "max_tokens"),
-    (CHAT, chat(max_tokens=-5), "max_tokens"),
-    (CHAT, chat(max_tokens=2**40), "max_tokens"),
-    (CHAT, chat(max_tokens="9"), "max_tokens"),
-    (CHAT, chat(max_completion_tokens=0), "max_completion_tokens"),
-    (CHAT, chat(max_completion_tokens=1, max_tokens=2), "max_completion_tokens"),
-    (CHAT, chat(min_tokens=-1), "min_tokens"),
-    (CHAT, chat(min_tokens=5, max_tokens=4), "min_tokens"),
-    (CHAT, chat(stop=""), "stop"),
-    (CHAT, chat(stop=["a", ""]), "stop"),
-    (CHAT, chat(stop=5), "stop"),
-    (CHAT, chat(stop=["a", 5]), "stop[1]"),
-    (CHAT, chat(stop=["a"] * 17), "stop"),
-    (CHAT, chat(stop="a" * 257), "stop"),
-    (CHAT, chat(stop_token_ids=[-1]), "stop_token_ids"),
-    (CHAT, chat(stop_token_ids=[2**32]), "stop_token_ids"),
-    (CHAT, chat(stop_token_ids=["a"]), "stop_token_ids[0]"),
-    (CHAT, chat(stop_token_ids=list(range(65))), "stop_token_ids"),
-    (CHAT, chat(stop_token_ids=3), "stop_token_ids"),
-    (CHAT, chat(ignore_eos="no"), "ignore_eos"),
-    (CHAT, chat(logprobs=1), "logprobs"),
-    (CHAT, chat(logprobs="true"), "logprobs"),
-    (CHAT, chat(top_logprobs=3), "top_logprobs"),
-    (CHAT, chat(logprobs=True, top_logprobs=21), "top_logprobs"),
-    (CHAT, chat(logprobs=True, top_logprobs=-1), "top_logprobs"),
-    (CHAT, chat(add_generation_prompt="no"), "add_generation_prompt"),
-    (CHAT, chat(tools=[{"type": "function", "function": {"name": "f"}}]), "tools"),
-    (CHAT, chat(tool_choice="required"), "tool_choice"),
-    (CHAT, chat(tool_choice={"type": "function"}), "tool_choice"),
-    (CHAT, chat(functions=[{}]), "functions"),
-    (CHAT, chat(response_format={"type": "json_object"}), "response_format"),
-    (CHAT, chat(response_format={"type": "json_schema", "json_schema": {}}), "response_format"),
-    (CHAT, chat(logit_bias={"1": 1}), "logit_bias"),
-    (CHAT, chat(presence_penalty=0.1), "presence_penalty"),
-    (CHAT, chat(frequency_penalty=-1), "frequency_penalty"),
-    (CHAT, chat(repetition_penalty=1.1), "repetition_penalty"),
-    (CHAT, chat(modalities=["text", "audio"]), "modalities"),
-    (CHAT, chat(audio={"voice": "x"}), "audio"),
-    (CHAT, chat(reasoning_effort="high"), "reasoning_effort"),
-    (CHAT, chat(chat_template="{{ 1 }}"), "chat_template"),
-    (CHAT, chat(guided_json={}), "guided_json"),
-    (TEXT, {}, "prompt"),
-    (TEXT, {"prompt": None}, "prompt"),
-    (TEXT, {"prompt": 5}, "prompt"),
-    (TEXT, {"prompt": {}}, "prompt"),
-    (TEXT, {"prompt": []}, "prompt"),
-    (TEXT, {"prompt": ["a", 1]}, "prompt[1]"),
-    (TEXT, {"prompt": [1, "a"]}, "prompt[1]"),
-    (TEXT, {"prompt": [1, True]}, "prompt[1]"),
-    (TEXT, {"prompt": [1.5]}, "prompt[0]"),
-    (TEXT, {"prompt": [[1], ["a"]]}, "prompt[1][0]"),
-    (TEXT, {"prompt": [None]}, "prompt[0]"),
-    (TEXT, {"prompt": ["a"] * 129}, "prompt"),
-    (TEXT, {"prompt": ["a"] * 128, "n": 64}, "n"),
-    (TEXT, text(logprobs=21), "logprobs"),
-    (TEXT, text(logprobs=-1), "logprobs"),
-    (TEXT, text(logprobs=True), "logprobs"),
-    (TEXT, text(echo=True), "echo"),
-    (TEXT, text(suffix="x"), "suffix"),
-    (TEXT, text(best_of=2), "best_of"),
-    (TEXT, text(best_of="x"), "best_of"),
-    (TEXT, text(n=2, best_of=3), "best_of"),
-]
-
-
-@pytest.mark.parametrize(("path", "body", "param"), WRONG, ids=lambda value: str(value)[:60])
+@pytest.mark.parametrize(("path", "body", "param"), [*wrong_bodies()], ids=lambda value: str(value)[:60])
 async def test_wrong_parameter_is_named(path: str, body: object, param: str | None) -> None:
     service = FakeService()
     async with http_app(service) as client:
-        answer = await client.post(path, json=body)
+        answer = await client.post(path, content=json.dumps(body))
     error = answer.json()["error"]
     assert (answer.status_code, error["param"]) == (400, param)
     assert error["type"] == "invalid_request_error"

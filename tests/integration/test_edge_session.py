@@ -223,7 +223,8 @@ async def test_requests_of_one_session_are_bounded(edge: GrpcEdge, monkeypatch: 
     for name in ("a", "b", "c"):
         await call.write(start(name))
     events = await events_until(call, {"c"})
-    assert events[-1].error.grpc_code == grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
+    (refused,) = [event for event in events if event.request_id == "c"]
+    assert refused.error.grpc_code == grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
     await held(edge, 2)
     for generation in edge.service.generations:
         generation.release.set()

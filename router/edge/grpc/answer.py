@@ -12,6 +12,8 @@ from router.request import Piece
 from router.service import Generation
 from shared.errors import Internal
 
+PROMPT_ROWS = 512  # in a message: with 20 alternatives each, some hundred kilobytes
+
 
 class Answer:
     """Feed it every flush of `generation`, then ask for `last`.
@@ -24,21 +26,34 @@ class Answer:
         self._return_tokens = request.return_tokens
         self._collector = Collector() if request.whole else None
         self._open = set(range(choices))
+        self._prompt_asked = request.echo or request.sampling.HasField("prompt_logprobs")
         self._first = True
         self._held: pb.GenerateResponse | None = None
 
-    def take(self, pieces: Sequence[Piece]) -> pb.GenerateResponse | None:
-        """The response to send now, if there is one."""
+    def take(self, pieces: Sequence[Piece]) -> list[pb.GenerateResponse]:
+        """The responses to send now, if there are any."""
+        responses = self._prompt(pieces)
         self._open -= {piece.index for piece in pieces if piece.ended is not None}
         told = filter(self._tells, self._tellable(pieces))
         chunks = [wire.piece_to_pb(piece, return_tokens=self._return_tokens) for piece in told]
-        if not chunks:
-            return None
-        response = self._respond(chunks)
-        if self._open:
-            return response
-        self._held = response
-        return None
+        if chunks and self._open:
+            responses.append(self._respond(chunks))
+        elif chunks:
+            self._held = self._respond(chunks)
+        return responses
+
+    def _prompt(self, pieces: Sequence[Piece]) -> list[pb.GenerateResponse]:
+        """The prompt's log-probabilities, with the first pieces where they were asked, before any chunk."""
+        if not self._prompt_asked or not any(piece.prompt for piece in pieces):
+            return []
+        self._prompt_asked = False
+        rows = wire.prompt_rows_to_pb(self._generation.prompt_logprobs)
+        responses = []
+        for start in range(0, len(rows), PROMPT_ROWS):
+            response = self._respond([])
+            response.prompt_logprobs.extend(rows[start : start + PROMPT_ROWS])
+            responses.append(response)
+        return responses
 
     def last(self) -> pb.GenerateResponse:
         """The response that ends the answer. Raises Internal where a choice has not ended."""
@@ -100,8 +115,7 @@ async def answer_to(
             answer = Answer(generation, request, parsed.n)
             opened(answer)
             async for pieces in generation:
-                response = answer.take(pieces)
-                if response is not None:
+                for response in answer.take(pieces):
                     await send(response)
             record.status = "OK"
             return answer.last()

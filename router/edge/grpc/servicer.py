@@ -13,6 +13,7 @@ from router.edge.gate import Gate
 from router.edge.grpc import wire
 from router.edge.grpc.answer import Caller, answer_to
 from router.edge.grpc.session import Session
+from router.request import TextPrompt
 from shared import rpc
 from shared.errors import Internal, OctavoError
 
@@ -70,17 +71,15 @@ class InferenceServicer(pb_grpc.InferenceServicer):
         async with _told(context):
             prompt = wire.tokenize_prompt_from_pb(request)
             special = request.add_special_tokens if request.HasField("add_special_tokens") else None
-            tokens = await self._gate.tokenize(request.model, prompt, special)
-            return pb.TokenizeResponse(tokens=tokens, max_model_len=self._max_model_len(request.model))
-
-    def _max_model_len(self, model: str) -> int:
-        lengths = (card.max_model_len for card in self._gate.models() if model in ("", card.id))
-        return next(lengths, 0)
+            param = "text" if isinstance(prompt, TextPrompt) else "chat.messages"
+            tokens = await self._gate.tokenize(request.model, prompt, special, param=param)
+            return pb.TokenizeResponse(tokens=tokens, max_model_len=self._gate.max_model_len(request.model))
 
     async def Detokenize(self, request: pb.DetokenizeRequest, context: _Context) -> pb.DetokenizeResponse:
         """The text of token ids."""
         async with _told(context):
-            text = await self._gate.detokenize(request.model, list(request.tokens), request.skip_special_tokens)
+            tokens = wire.tokens_from_pb(request)
+            text = await self._gate.detokenize(request.model, tokens, request.skip_special_tokens)
             return pb.DetokenizeResponse(text=text)
 
     async def ListModels(self, request: pb.ListModelsRequest, context: _Context) -> pb.ListModelsResponse:

@@ -84,12 +84,26 @@ class ChunkChoice(TypedDict):
 
 
 class CompletionLogprobs(TypedDict):
-    """One entry a token in each list; `text_offset` counts characters from the start of the choice's text."""
+    """One entry a token in each list; `text_offset` counts characters from the start of the choice's text.
+
+    With echo, the prompt's first token has null for its values: it follows nothing.
+    """
 
     tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
     text_offset: list[int]
+
+
+class PromptLogprob(TypedDict):
+    """A token at a place of the prompt; `rank` counts from 1, and is null where the token is not among the alternatives asked for."""
+
+    logprob: float
+    rank: int | None
+    decoded_token: str
+
+
+PromptLogprobs = list[dict[str, PromptLogprob] | None]  # by token id; null for the first token, which follows nothing
 
 
 class CompletionChoice(TypedDict):
@@ -99,6 +113,7 @@ class CompletionChoice(TypedDict):
     text: str
     logprobs: CompletionLogprobs | None
     finish_reason: FinishReason | None
+    prompt_logprobs: NotRequired[PromptLogprobs]
 
 
 class _Answer(TypedDict):
@@ -114,6 +129,7 @@ class ChatCompletion(_Answer):
     object: Literal["chat.completion"]
     choices: list[ChatChoice]
     usage: Usage
+    prompt_logprobs: NotRequired[PromptLogprobs]
 
 
 class ChatCompletionChunk(_Answer):

@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp
 
 from router.edge.gate import Gate
-from router.edge.http import errors, generate, system
+from router.edge.http import errors, generate, system, tokens
 from router.edge.http.access import Access
 from router.edge.http.reply import Settings
 
@@ -38,6 +38,7 @@ def make_app(
     )
     settings = Settings(fingerprint=f"octavo-{version}", keepalive=keepalive)
     app.include_router(generate.routes(gate, settings, max_body_bytes))
+    app.include_router(tokens.routes(gate, max_body_bytes))
     app.include_router(system.model_routes(gate))
     app.include_router(system.state_routes(gate, registry, version))
     errors.install(app)

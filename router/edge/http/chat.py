@@ -1,10 +1,12 @@
 """/v1/chat/completions: its body to requests, pieces to its chunks."""
 
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from router.edge.http import answers, logprobs
+from router.edge.bounds import check_count, turn
+from router.edge.http import answers, fields, logprobs
 from router.edge.http.errors import dotted
 from router.edge.http.fields import (
     Caller,
@@ -15,8 +17,6 @@ from router.edge.http.fields import (
 )
 from router.request import ChatPrompt, GenerateRequest, Message, Piece
 from shared.errors import InvalidRequest
-
-_ROLES = {"system", "developer", "user", "assistant", "tool"}
 
 
 class ContentPart(BaseModel):
@@ -74,15 +74,11 @@ def _content(message: ChatMessage, path: tuple[int | str, ...]) -> str:
 
 def _message(message: ChatMessage, index: int) -> Message:
     path = ("messages", index)
-    if message.role not in _ROLES:
-        name = dotted((*path, "role"))
-        raise InvalidRequest(f"{name} must be one of {', '.join(sorted(_ROLES))}", param=name)
-    for field in ("tool_calls", "function_call", "audio"):
-        if (message.model_extra or {}).get(field):
-            name = dotted((*path, field))
+    for part in ("tool_calls", "function_call", "audio"):
+        if (message.model_extra or {}).get(part):
+            name = dotted((*path, part))
             raise InvalidRequest(f"{name} is not supported yet", param=name, code="unsupported_parameter")
-    role = "system" if message.role == "developer" else message.role
-    return Message(role=role, content=_content(message, path), name=message.name or "")
+    return turn(message.role, _content(message, path), message.name or "", dotted(path))
 
 
 def _max_tokens(body: ChatBody) -> int | None:
@@ -105,17 +101,25 @@ def _alternatives(body: ChatBody) -> int | None:
 
 def requests_of(body: ChatBody, caller: Caller) -> tuple[GenerateRequest, ...]:
     """The one request of a chat. Raises InvalidRequest naming the parameter at fault."""
-    messages = tuple(_message(message, i) for i, message in enumerate(body.messages))
-    header = body.add_generation_prompt is not False
-    sampling = sampling_of(body, max_tokens=_max_tokens(body), logprobs=_alternatives(body))
-    prompt = ChatPrompt(messages=messages, add_generation_prompt=header)
+    body.check_prompt_logprobs()
+    sampling = sampling_of(
+        body, max_tokens=_max_tokens(body), logprobs=_alternatives(body), prompt_logprobs=body.prompt_logprobs
+    )
+    prompt = chat_prompt(body.messages, body.add_generation_prompt)
     return (request_of(body, caller, prompt, sampling, prompt_param="messages"),)
+
+
+def chat_prompt(given: Sequence[ChatMessage], add_generation_prompt: bool | None) -> ChatPrompt:
+    """The conversation. Raises InvalidRequest naming the part at fault."""
+    check_count(given, "messages")
+    messages = tuple(_message(message, i) for i, message in enumerate(given))
+    return ChatPrompt(messages=messages, add_generation_prompt=add_generation_prompt is not False)
 
 
 def names_of(body: ChatBody) -> dict[str, str]:
     """What this body calls the parameters that the router's inside names otherwise."""
     limit = {} if body.max_completion_tokens is None else {"max_tokens": "max_completion_tokens"}
-    return {"logprobs": "top_logprobs", **limit}
+    return {"logprobs": "top_logprobs", **fields.NAMES, **limit}
 
 
 class ChatShape:
@@ -125,12 +129,23 @@ class ChatShape:
     whole_object = "chat.completion"
     chunk_object = "chat.completion.chunk"
 
-    def __init__(self, *, with_logprobs: bool):
-        self._with_logprobs = with_logprobs
+    def __init__(self, body: ChatBody):
+        self._body = body
         self._begun: set[int] = set()
 
     def _logprobs(self, piece: Piece) -> answers.ChatLogprobs | None:
-        return logprobs.chat(piece.logprobs) if self._with_logprobs else None
+        return logprobs.chat(piece.logprobs) if self._body.logprobs else None
+
+    def above(self, choices: Sequence[Piece]) -> Mapping[str, Any]:
+        """The prompt's log-probabilities, which all choices share."""
+        rows, alternatives = choices[0].prompt, self._body.prompt_logprobs
+        if rows is None or alternatives is None:
+            return {}
+        return {"prompt_logprobs": logprobs.of_prompt(rows, alternatives)}
+
+    def select(self, choices: Sequence[Piece]) -> Sequence[Piece]:
+        """All."""
+        return choices
 
     def whole(self, choice: Piece) -> answers.ChatChoice:
         """A whole choice."""

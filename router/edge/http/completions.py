@@ -1,8 +1,10 @@
 """/v1/completions: its body to requests, pieces to its chunks."""
 
+import math
 from collections import defaultdict
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -16,11 +18,12 @@ from router.edge.http.fields import (
     request_of,
     sampling_of,
 )
-from router.request import GenerateRequest, Piece, Prompt, TextPrompt, TokenPrompt
+from router.request import GenerateRequest, Piece, Prompt, SamplingOptions, TextPrompt, TokenPrompt
 from shared.errors import InvalidRequest
 
 MAX_PROMPTS = 128
 MAX_CHOICES = 512  # over all prompts
+MAX_CANDIDATES = 64  # of one prompt
 
 Prompts = Annotated[
     str | Strings | Integers | Annotated[list[Integers], FirstFault],
@@ -36,6 +39,24 @@ class CompletionBody(SamplingFields):
         None,
         description="Tell each token's log-probability and that of 0 to 20 alternatives.",
     )
+    echo: bool | None = Field(
+        None,
+        description="Begin each choice with its prompt. Then max_tokens may be 0, for the prompt alone. Default false.",
+    )
+    best_of: int | None = Field(
+        None,
+        description="Generate so many (n to 64) and tell the n of the highest mean log-probability. Not in streams. Default n.",
+    )
+
+    def candidates(self) -> int:
+        """Choices generated a prompt. Raises InvalidRequest for a best_of that cannot be served."""
+        if self.best_of is None or self.best_of == self.choices():
+            return self.choices()
+        if not self.choices() <= self.best_of <= MAX_CANDIDATES:
+            raise InvalidRequest(f"best_of must be between n and {MAX_CANDIDATES}", param="best_of")
+        if self.stream:
+            raise InvalidRequest("best_of is not available in a stream", param="best_of")
+        return self.best_of
 
 
 def _prompt(value: str | Sequence[int]) -> Prompt:
@@ -53,14 +74,49 @@ def _prompts(given: str | list[str] | list[int] | list[list[int]]) -> list[Promp
 
 
 def requests_of(body: CompletionBody, caller: Caller) -> tuple[GenerateRequest, ...]:
-    """One request a prompt. Raises InvalidRequest naming the parameter at fault."""
-    prompts = _prompts(body.prompt)
+    """One request a prompt, each of `candidates` choices. Raises InvalidRequest naming the parameter at fault."""
+    prompts, candidates = _prompts(body.prompt), body.candidates()
     if len(prompts) > MAX_PROMPTS:
         raise InvalidRequest(f"prompt takes at most {MAX_PROMPTS} prompts", param="prompt")
-    if len(prompts) * body.choices() > MAX_CHOICES and len(prompts) > 1:
-        raise InvalidRequest(f"prompts times n may be {MAX_CHOICES}", param="n")
-    sampling = sampling_of(body, max_tokens=body.max_tokens, logprobs=body.logprobs)
-    return tuple(request_of(body, caller, prompt, sampling, prompt_param="prompt") for prompt in prompts)
+    if len(prompts) * candidates > MAX_CHOICES and len(prompts) > 1:
+        param = "n" if candidates == body.choices() else "best_of"
+        raise InvalidRequest(f"prompts times {param} may be {MAX_CHOICES}", param=param)
+    body.check_prompt_logprobs()
+    sampling = _sampling(body, ranked=candidates != body.choices())
+    made = [request_of(body, caller, prompt, sampling, prompt_param="prompt") for prompt in prompts]
+    nothing = body.max_tokens == 0
+    return tuple(replace(each, n=candidates, echo=bool(body.echo), prompt_only=nothing) for each in made)
+
+
+def _sampling(body: CompletionBody, *, ranked: bool) -> SamplingOptions:
+    """`ranked`: choices are told apart by their log-probabilities, so these are needed, asked for or not."""
+    if body.max_tokens == 0 and not body.echo and body.prompt_logprobs is None:
+        raise InvalidRequest("max_tokens must be at least 1 without echo", param="max_tokens")
+    if body.max_tokens == 0 and body.min_tokens:
+        raise InvalidRequest("min_tokens must not be larger than max_tokens", param="min_tokens")
+    logprobs = 0 if ranked and body.logprobs is None else body.logprobs
+    max_tokens = 1 if body.max_tokens == 0 else body.max_tokens
+    return sampling_of(body, max_tokens=max_tokens, logprobs=logprobs, prompt_logprobs=_prompt_rows(body))
+
+
+def _prompt_rows(body: CompletionBody) -> int | None:
+    """Alternatives of the prompt's tokens: as many as the extension or an echo with log-probabilities tells."""
+    asked = [body.prompt_logprobs, body.logprobs if body.echo else None]
+    return max((each for each in asked if each is not None), default=None)
+
+
+def ranked(choices: Sequence[Piece], candidates: int, n: int) -> list[Piece]:
+    """Of each prompt's candidates (numbered prompt by prompt), the `n` of the highest mean log-probability, renumbered."""
+    kept: list[Piece] = []
+    for start in range(0, len(choices), candidates):
+        best = sorted(choices[start : start + candidates], key=_mean, reverse=True)[:n]
+        kept += best
+    return [replace(choice, index=index) for index, choice in enumerate(kept)]
+
+
+def _mean(choice: Piece) -> float:
+    rows = choice.logprobs
+    return sum(row.sampled.logprob for row in rows) / len(rows) if rows else -math.inf
 
 
 class CompletionShape:
@@ -70,25 +126,45 @@ class CompletionShape:
     whole_object = "text_completion"
     chunk_object = "text_completion"
 
-    def __init__(self, *, with_logprobs: bool):
-        self._with_logprobs = with_logprobs
+    def __init__(self, body: CompletionBody):
+        self._body = body
         self._offsets: defaultdict[int, logprobs.Offsets] = defaultdict(logprobs.Offsets)
 
     def _logprobs(self, piece: Piece) -> answers.CompletionLogprobs | None:
-        return logprobs.completion(piece.logprobs, self._offsets[piece.index]) if self._with_logprobs else None
+        if self._body.logprobs is None:
+            return None
+        if piece.echo:
+            self._offsets[piece.index] = logprobs.Offsets(len(piece.echo))
+        offsets = self._offsets[piece.index]
+        rows = logprobs.completion(piece.logprobs, offsets)
+        if piece.prompt is None or not self._body.echo:
+            return rows
+        return logprobs.joined(logprobs.echoed(piece.prompt, piece.echo, self._body.logprobs), rows)
+
+    def select(self, choices: Sequence[Piece]) -> Sequence[Piece]:
+        """The best of the candidates."""
+        candidates, n = self._body.candidates(), self._body.choices()
+        return choices if candidates == n else ranked(choices, candidates, n)
+
+    def above(self, choices: Sequence[Piece]) -> Mapping[str, Any]:
+        """Nothing."""
+        return {}
 
     def whole(self, choice: Piece) -> answers.CompletionChoice:
         """A whole choice."""
-        return {
+        told: answers.CompletionChoice = {
             "index": choice.index,
             "text": choice.text,
             "logprobs": self._logprobs(choice),
             "finish_reason": answers.finish_reason(choice.ended) if choice.ended else None,
         }
+        if choice.prompt is not None and self._body.prompt_logprobs is not None:
+            told["prompt_logprobs"] = logprobs.of_prompt(choice.prompt, self._body.prompt_logprobs)
+        return told
 
     def chunk(self, piece: Piece) -> answers.CompletionChoice | None:
         """Text, log-probabilities, or the end."""
         if not (piece.text or piece.logprobs or piece.ended):
             return None
         told = self.whole(piece)
-        return told if piece.logprobs else {**told, "logprobs": None}
+        return told if piece.logprobs or piece.prompt else {**told, "logprobs": None}

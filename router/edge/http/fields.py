@@ -1,5 +1,7 @@
 """What chat and completion bodies have in common, and its translation. null means "not given", as for OpenAI."""
 
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -8,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from router.edge.http import refused
 from router.request import UINT64, GenerateRequest, Prompt, SamplingOptions
 from shared.errors import InvalidRequest
+from shared.limits import MAX_BIASED
 from shared.types import OPEN_TENANT, Tenant
 
 # A body may hold a million faults; the first one is enough.
@@ -16,7 +19,22 @@ FirstFault = Field(fail_fast=True)
 Strings = Annotated[list[str], FirstFault]
 Integers = Annotated[list[int], FirstFault]
 
-_SAME = ("temperature", "top_p", "min_p", "min_tokens", "ignore_eos")
+Words = Annotated[list[Annotated[str | Integers, Field(union_mode="left_to_right")]], FirstFault]
+
+_SAME = (
+    "temperature",
+    "top_p",
+    "min_p",
+    "min_tokens",
+    "ignore_eos",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+)
+# What bodies call the parameters that the router's inside names otherwise.
+NAMES = {"bad_word_strings": "bad_words"}
+
+_TOKEN = re.compile("0|[1-9][0-9]{0,9}")
 
 
 class StreamOptions(BaseModel):
@@ -51,6 +69,23 @@ class SamplingFields(BaseModel):
     min_tokens: int | None = Field(None, description="Extension. No stop token is sampled before. Default 0.")
     ignore_eos: bool | None = Field(None, description="Extension. Go on after the model's own end. Default false.")
     stop_token_ids: Integers | None = Field(None, description="Extension. Up to 64 further stop tokens.")
+    presence_penalty: float | None = Field(None, description="-2 to 2. Default 0.")
+    frequency_penalty: float | None = Field(None, description="-2 to 2. Default 0.")
+    logit_bias: dict[str, float] | None = Field(
+        None, description="Up to 1024 token ids, each with what is added to its logit, -100 to 100."
+    )
+    repetition_penalty: float | None = Field(None, description="Extension. Above 0, to 10. Default 1, which is off.")
+    allowed_token_ids: Integers | None = Field(None, description="Extension. Up to 4096 tokens; no other is sampled.")
+    bad_words: Words | None = Field(
+        None, description="Extension. Up to 64 texts, or lists of token ids, that never stand whole in the output."
+    )
+    prompt_logprobs: int | None = Field(
+        None,
+        description="Extension. Log-probabilities of the prompt's tokens and of 0 to 20 alternatives. Not in streams.",
+    )
+    truncate_prompt_tokens: int | None = Field(
+        None, description="Extension. Keep only so many of the prompt's tokens, the last ones."
+    )
 
     def choices(self) -> int:
         """The number of choices a prompt."""
@@ -64,6 +99,11 @@ class SamplingFields(BaseModel):
             raise InvalidRequest("stream_options are for streams", param="stream_options")
         return bool(self.stream_options.include_usage)
 
+    def check_prompt_logprobs(self) -> None:
+        """Raises InvalidRequest where a stream asks for them: they come before its first token, and may be large."""
+        if self.prompt_logprobs is not None and self.stream:
+            raise InvalidRequest("prompt_logprobs are not available in a stream", param="prompt_logprobs")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Caller:
@@ -74,19 +114,43 @@ class Caller:
     tenant: Tenant = OPEN_TENANT
 
 
-def sampling_of(body: SamplingFields, *, max_tokens: int | None, logprobs: int | None) -> SamplingOptions:
+def sampling_of(
+    body: SamplingFields, *, max_tokens: int | None, logprobs: int | None, prompt_logprobs: int | None
+) -> SamplingOptions:
     """The sampling options. Raises InvalidRequest naming what is out of range."""
     given: dict[str, Any] = {name: getattr(body, name) for name in _SAME if getattr(body, name) is not None}
     stop = [body.stop] if isinstance(body.stop, str) else body.stop or []
+    words = body.bad_words or []
     return SamplingOptions(
         **given,
         top_k=0 if body.top_k in (None, -1) else body.top_k,
         seed=_unsigned(body.seed),
         stop=tuple(stop),
         stop_token_ids=tuple(body.stop_token_ids or ()),
+        logit_bias=_biases(body.logit_bias or {}),
+        allowed_token_ids=_allowed(body.allowed_token_ids),
+        bad_words=tuple(tuple(word) for word in words if not isinstance(word, str)),
+        bad_word_strings=tuple(word for word in words if isinstance(word, str)),
         max_tokens=max_tokens,
         logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
     )
+
+
+def _biases(given: Mapping[str, float]) -> tuple[tuple[int, float], ...]:
+    if len(given) > MAX_BIASED:
+        raise InvalidRequest(f"logit_bias takes at most {MAX_BIASED} tokens", param="logit_bias")
+    wrong = next((token for token in given if not _TOKEN.fullmatch(token)), None)
+    if wrong is not None:
+        raise InvalidRequest(f"logit_bias: {wrong[:50]!r} is not a token id", param="logit_bias")
+    return tuple((int(token), value) for token, value in given.items())
+
+
+def _allowed(given: Sequence[int] | None) -> tuple[int, ...]:
+    """An empty list would allow nothing; inside, it stands for "all"."""
+    if given is not None and not given:
+        raise InvalidRequest("allowed_token_ids must not be empty", param="allowed_token_ids")
+    return tuple(given or ())
 
 
 def _unsigned(seed: int | None) -> int | None:
@@ -95,12 +159,7 @@ def _unsigned(seed: int | None) -> int | None:
 
 
 def request_of(
-    body: SamplingFields,
-    caller: Caller,
-    prompt: Prompt,
-    sampling: SamplingOptions,
-    *,
-    prompt_param: str,
+    body: SamplingFields, caller: Caller, prompt: Prompt, sampling: SamplingOptions, *, prompt_param: str
 ) -> GenerateRequest:
     """The validated request for one prompt. Raises InvalidRequest naming what is out of range or not served."""
     refused.check(body.model_extra, body.choices())
@@ -113,4 +172,5 @@ def request_of(
         n=body.choices(),
         traceparent=caller.traceparent,
         prompt_param=prompt_param,
+        truncate_prompt_tokens=body.truncate_prompt_tokens,
     )

@@ -9,7 +9,7 @@ from router.edge.gate import Gate
 from router.edge.http import answers, chat, completions
 from router.edge.http.body import json_route
 from router.edge.http.errors import renaming
-from router.edge.http.fields import Caller
+from router.edge.http.fields import NAMES, Caller
 from router.edge.http.reply import Call, Reply, Settings
 
 _ERRORS = {
@@ -62,7 +62,7 @@ def routes(gate: Gate, settings: Settings, max_body_bytes: int) -> APIRouter:
         with renaming(names):
             call = Call(
                 requests=chat.requests_of(body, _caller(request)),
-                shape=chat.ChatShape(with_logprobs=bool(body.logprobs)),
+                shape=chat.ChatShape(body),
                 stream=bool(body.stream),
                 include_usage=body.wants_usage(),
                 names=names,
@@ -72,13 +72,14 @@ def routes(gate: Gate, settings: Settings, max_body_bytes: int) -> APIRouter:
     @router.post("/completions", responses=_COMPLETION_DOCS)
     async def text_completions(body: completions.CompletionBody, request: Request) -> Response:
         """Continue each prompt. Choices are numbered prompt by prompt."""
-        call = Call(
-            requests=completions.requests_of(body, _caller(request)),
-            shape=completions.CompletionShape(with_logprobs=body.logprobs is not None),
-            stream=bool(body.stream),
-            include_usage=body.wants_usage(),
-            names={},
-        )
+        with renaming(NAMES):
+            call = Call(
+                requests=completions.requests_of(body, _caller(request)),
+                shape=completions.CompletionShape(body),
+                stream=bool(body.stream),
+                include_usage=body.wants_usage(),
+                names=NAMES,
+            )
         return Reply(gate, call, settings)
 
     return router

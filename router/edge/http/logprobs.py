@@ -2,14 +2,17 @@
 
 import codecs
 from collections.abc import Sequence
+from dataclasses import replace
 
 from router.edge.http.answers import (
     ChatLogprobs,
     CompletionLogprobs,
+    PromptLogprob,
+    PromptLogprobs,
     TokenLogprob,
     TopLogprob,
 )
-from router.request import Logprobs, TokenText
+from router.request import Logprobs, PromptRows, TokenText
 
 LOWEST = -9999.0  # JSON has no -Infinity; OpenAI's own stand-in
 
@@ -49,9 +52,9 @@ class Offsets:
     A token that only completes a character starts where that one does.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, start: int = 0) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._count = 0
+        self._count = start
 
     def take(self, text: bytes) -> int:
         """The offset of the next token."""
@@ -63,6 +66,64 @@ class Offsets:
 def _alternatives(row: Logprobs) -> dict[str, float]:
     """By text; the sampled token is among them, as in OpenAI's, which may make them one more than were asked for."""
     return {shown(token.text): _value(token) for token in reversed((row.sampled, *row.top))}
+
+
+class _EchoOffsets:
+    """Where each of a prompt's tokens starts in the prompt's own text, which need not spell all of them.
+
+    A beginning-of-sequence token that the tokenizer added is not there, nor is a space that it put before the first word.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._text = text.encode()
+        self._at = 0
+
+    def take(self, token: bytes) -> int:
+        """The offset of the next token, in characters."""
+        start = len(self._text[: self._at].decode(errors="ignore"))
+        for spelled in (token, token.removeprefix(b" ")):
+            if self._text.startswith(spelled, self._at):
+                self._at += len(spelled)
+                break
+        return start
+
+
+def echoed(prompt: PromptRows, text: str, alternatives: int) -> CompletionLogprobs:
+    """The prompt's rows in completions' shape; `text` is the prompt's, and alternatives beyond so many are left out."""
+    offsets = _EchoOffsets(text)
+    first = offsets.take(prompt.first.encode())
+    rows = [replace(row, top=row.top[:alternatives]) for row in prompt.rows]
+    return {
+        "tokens": [prompt.first, *(shown(row.sampled.text) for row in rows)],
+        "token_logprobs": [None, *(_value(row.sampled) for row in rows)],
+        "top_logprobs": [None, *(_alternatives(row) for row in rows)],
+        "text_offset": [first, *(offsets.take(row.sampled.text) for row in rows)],
+    }
+
+
+def joined(one: CompletionLogprobs, other: CompletionLogprobs) -> CompletionLogprobs:
+    """One after the other."""
+    return {
+        "tokens": one["tokens"] + other["tokens"],
+        "token_logprobs": one["token_logprobs"] + other["token_logprobs"],
+        "top_logprobs": one["top_logprobs"] + other["top_logprobs"],
+        "text_offset": one["text_offset"] + other["text_offset"],
+    }
+
+
+def _prompt_token(token: TokenText, rank: int | None) -> PromptLogprob:
+    return {"logprob": _value(token), "rank": rank, "decoded_token": shown(token.text)}
+
+
+def _prompt_row(row: Logprobs, alternatives: int) -> dict[str, PromptLogprob]:
+    ranks = {token.token: rank for rank, token in enumerate(row.top, 1)}
+    tokens = (*row.top[:alternatives], row.sampled)
+    return {str(token.token): _prompt_token(token, ranks.get(token.token)) for token in tokens}
+
+
+def of_prompt(prompt: PromptRows, alternatives: int) -> PromptLogprobs:
+    """The prompt's rows by token id: up to so many alternatives, and the prompt's own token always."""
+    return [None, *(_prompt_row(row, alternatives) for row in prompt.rows)]
 
 
 def completion(rows: Sequence[Logprobs], offsets: Offsets) -> CompletionLogprobs:

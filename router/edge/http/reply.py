@@ -26,6 +26,12 @@ class Shape(Protocol):
     whole_object: str
     chunk_object: str
 
+    def select(self, choices: Sequence[Piece]) -> Sequence[Piece]:
+        """What is told of all that was generated, in order."""
+
+    def above(self, choices: Sequence[Piece]) -> Mapping[str, Any]:
+        """What a whole answer tells beside its choices."""
+
     def whole(self, choice: Piece) -> Mapping[str, Any]:
         """A whole choice."""
 
@@ -92,10 +98,10 @@ class Reply(Response):
     async def _whole(self, send: Send) -> None:
         with renaming(self._call.names):
             async with Batch(self._gate, self._call.requests) as batch:
-                whole = await self._collect(batch)
-                choices = [self._call.shape.whole(choice) for choice in whole]
-                answer = self._envelope(batch, self._call.shape.whole_object, choices)
-                answer["usage"] = usage_of(batch.usage)
+                shape, whole = self._call.shape, self._call.shape.select(await self._collect(batch))
+                choices = [shape.whole(choice) for choice in whole]
+                answer = self._envelope(batch, shape.whole_object, choices)
+                answer |= {"usage": usage_of(batch.usage), **shape.above(whole)}
         await _send_whole(send, answer)
 
     async def _collect(self, batch: Batch) -> list[Piece]:
