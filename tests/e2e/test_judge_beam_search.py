@@ -176,7 +176,7 @@ def test_text_and_chats_are_searched_with_the_models_own_tokens_and_ends(stack: 
         ({"max_tokens": 510}, ContextLengthExceeded, "max_tokens"),
         ({"length_penalty": float("nan")}, InvalidRequest, "length_penalty"),
         ({"early_stopping": "soon"}, InvalidRequest, "early_stopping"),
-        ({"prompt": [1 << 20]}, InvalidRequest, "prompt"),
+        ({"prompt": [1 << 20]}, InvalidRequest, "prompt_tokens"),
         ({"prompt": []}, InvalidRequest, "prompt"),
         ({"model": "none"}, ModelNotFound, "model"),
     ],
