@@ -45,6 +45,14 @@ class RequestState:
     stop_tokens: frozenset[int]
     live: int = 0  # choices that have not ended
     has_preempted: bool = False
+    rows_told: int = 0  # of the prompt's log-probabilities: those of positions 1 to this
+
+    @property
+    def rows_missing(self) -> int:
+        """Rows of the prompt's log-probabilities that are wanted and not told yet. A resumed request got them from whoever began it."""
+        if self.spec.sampling.prompt_logprobs is None or self.spec.resumed:
+            return 0
+        return len(self.spec.prompt_tokens) - 1 - self.rows_told
 
     @property
     def priority(self) -> int:
@@ -104,6 +112,12 @@ class SequenceState:
     def age_key(self) -> tuple[int, int]:
         """Larger is newer."""
         return (self.request.order, self.choice.index)
+
+    @property
+    def readable(self) -> int:
+        """Leading full blocks that may be taken from the cache. What predicts a token whose log-probability is missing must be computed."""
+        known = self.request.rows_told if self.request.rows_missing else len(self.tokens)
+        return known // BLOCK_SIZE
 
     def hash_blocks(self, count: int) -> list[bytes]:
         """The hashes of the first `count` blocks, which must be full of known tokens."""

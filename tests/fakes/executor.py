@@ -6,9 +6,10 @@ table, copy, chunk, cached block or replay changes tokens, or reads what was nev
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from shared.types import Sampling, TokenLogprobs
-from worker.plan import Chunk, SampleRow, SlotStart, StepPlan, StepResult
+from worker.plan import Chunk, PromptRows, SampleRow, SlotStart, StepPlan, StepResult
 
 BLOCK = 16
 MASK = (1 << 61) - 1
@@ -50,6 +51,19 @@ def alone(
         kv.append(_mix(kv[-1], tokens[-1]))
 
 
+def scored(prompt: Sequence[int]) -> list[TokenLogprobs]:
+    """The rows that a prompt must get: one for each of its tokens but the first."""
+    kv, rows = 0, []
+    for before, token in pairwise(prompt):
+        kv = _mix(kv, before)
+        rows.append(_row(kv, token))
+    return rows
+
+
+def _row(kv: int, token: int) -> TokenLogprobs:
+    return TokenLogprobs(sampled=-float(hash((kv, token)) & 0xFFFF))
+
+
 @dataclass(kw_only=True, slots=True)
 class _Slot:
     tokens: dict[int, int]  # by position
@@ -73,7 +87,7 @@ class FakePending:
 class FakeExecutor:
     """Runs each plan at once, and holds its blocks and slots for named until the result has been taken.
 
-    `broken_rows` makes the next samples of these slots fail.
+    `broken_rows` makes the next samples of these slots fail, `broken_prompts` the next rows of their prompts.
     """
 
     def __init__(
@@ -81,6 +95,7 @@ class FakeExecutor:
     ) -> None:
         self.depth = depth
         self.broken_rows: set[int] = set()
+        self.broken_prompts: set[int] = set()
         self.plans: list[StepPlan] = []
         self._vocab = vocab_size
         self._eos = eos
@@ -151,7 +166,21 @@ class FakeExecutor:
         errors = ["logits are not finite" if row.slot in self.broken_rows else None for row in plan.samples]
         self.broken_rows -= {row.slot for row in plan.samples}
         logprobs = [None if count is None else TokenLogprobs(sampled=-1.0) for count in wanted]
-        return StepResult(tokens=tokens, logprobs=logprobs, errors=errors)
+        prompts = [self._score(plan.chunks[job.chunk], job) for job in plan.prompts]
+        return StepResult(tokens=tokens, logprobs=logprobs, errors=errors, prompts=prompts)
+
+    def _score(self, chunk: Chunk, job: PromptRows) -> tuple[TokenLogprobs, ...] | str:
+        assert job.length > 0
+        assert chunk.start < job.first, "a row of a prompt whose position before is not computed"
+        assert job.first + job.length <= chunk.start + chunk.length + 1
+        if chunk.slot in self.broken_prompts:
+            self.broken_prompts.discard(chunk.slot)
+            return "logits are not finite"
+        state = self._slots[chunk.slot]
+        assert state.start.sampling.prompt_logprobs is not None
+        positions = range(job.first, job.first + job.length)
+        assert positions[-1] < state.start.prompt_len
+        return tuple(_row(self._read(state, at - 1), state.tokens[at]) for at in positions)
 
     def _blocks(self, plan: StepPlan) -> Iterator[int]:
         for slot in self._touched(plan):

@@ -120,8 +120,8 @@ class Lifecycle:
 
     def _uncached(self, seq: SequenceState) -> int:
         """Tokens to compute if the cache stays as it is."""
-        blocks = len(seq.tokens) // BLOCK_SIZE if self._config.prefix_cache else 0
-        hits = self._cache.probe(seq.hash_blocks(blocks), len(seq.tokens))
+        blocks = seq.readable if self._config.prefix_cache else 0
+        hits = self._cache.probe(seq.hash_blocks(blocks)[:blocks], len(seq.tokens))
         return len(seq.tokens) - BLOCK_SIZE * len(hits.blocks)
 
     def _overloaded(self, seq: int, why: str) -> Rejected:
@@ -164,6 +164,13 @@ class Lifecycle:
             preemptions=seq.preemptions,
         )
         self._outbox.finished(seq.request.stream, finished)
+
+    def end_request(self, request: RequestState, end: End) -> None:
+        """End all of its choices, wherever they stand: the last first, so that no prefill is handed over."""
+        for choice in reversed(request.spec.choices):
+            seq = self._registry.find(request.stream, choice.handle)
+            if seq is not None and seq.request is request:
+                self.end(seq, end)
 
     def discard(self, seq: SequenceState) -> None:
         """End one choice and say nothing."""

@@ -1,7 +1,7 @@
 """What a step that retired brings: KV that is computed now, tokens, and ends."""
 
 from shared.hashing import BLOCK_SIZE
-from shared.types import FinishReason, TokenDelta, TokenLogprobs
+from shared.types import FinishReason, PromptLogprobs, TokenDelta, TokenLogprobs
 from worker.plan import StepResult
 from worker.scheduler.builder import Flight
 from worker.scheduler.fairness import OUTPUT_COST
@@ -24,9 +24,16 @@ class Retirement:
         """Raises ValueError, and changes nothing, where the result is not one of this step."""
         if not len(flight.rows) == len(result.tokens) == len(result.logprobs) == len(result.errors):
             raise ValueError(f"step {flight.step} has {len(flight.rows)} samples, its result {len(result.tokens)}")
+        if len(flight.prompts) != len(result.prompts):
+            raise ValueError(
+                f"step {flight.step} scores {len(flight.prompts)} prompts, its result {len(result.prompts)}"
+            )
         for seq, incarnation, computed in flight.works:
             if seq.incarnation == incarnation:
                 self._computed(seq, computed)
+        for (seq, first), answer in zip(flight.prompts, result.prompts, strict=True):
+            if seq.phase is not Phase.ENDED:  # else its heir, if there is one, computes these positions again
+                self._scored(seq, first, answer)
         for seq, token, logprobs, error in zip(flight.rows, result.tokens, result.logprobs, result.errors, strict=True):
             seq.unknown -= 1
             if seq.phase is not Phase.ENDED:  # else it ended while this step was in flight
@@ -50,6 +57,17 @@ class Retirement:
         if full > seq.table.registered:
             until = self._residents.in_flight(seq)
             self._residents.cache.register(seq.table, seq.hash_blocks(full)[:full], until)
+
+    def _scored(self, seq: SequenceState, first: int, answer: tuple[TokenLogprobs, ...] | str) -> None:
+        request = seq.request
+        if isinstance(answer, str):
+            self._lifecycle.end_request(request, End(FinishReason.ERROR, message=answer))
+            return
+        rows = answer[request.rows_told + 1 - first :]
+        if rows:
+            prompt = PromptLogprobs(first=request.rows_told + 1, rows=rows)
+            request.rows_told += len(rows)
+            self._outbox.delta(request.stream, TokenDelta(handle=seq.choice.handle, tokens=(), prompt=prompt))
 
     def _sampled(self, seq: SequenceState, token: int, logprobs: TokenLogprobs | None, error: str | None) -> None:
         if error is not None:

@@ -10,12 +10,14 @@ from shared.types import (
     Choice,
     Finished,
     FinishReason,
+    PromptLogprobs,
     Rejected,
     Sampling,
     Tenant,
+    TokenLogprobs,
     TokenRequest,
 )
-from tests.fakes.executor import FakeExecutor, FakePending, alone
+from tests.fakes.executor import FakeExecutor, FakePending, alone, scored
 from worker.events import StepOutput
 from worker.plan import StepPlan
 from worker.scheduler.config import SchedulerConfig
@@ -62,6 +64,7 @@ class Rig:
         self.requests: dict[Key, tuple[TokenRequest, Choice]] = {}
         self.by_seq: dict[tuple[int, int], list[Key]] = {}
         self.tokens: dict[Key, list[int]] = {}
+        self.prompts: dict[int, list[TokenLogprobs]] = {}  # by the request's seq
         self.finished: dict[Key, Finished] = {}
         self.rejected: dict[Key, Rejected] = {}
         self.known: set[bytes] = set()  # published hashes as a router would have them
@@ -160,6 +163,8 @@ class Rig:
             assert stream not in self.dropped
             assert key not in self.finished, "tokens after the end"
             self.tokens[key] += delta.tokens
+            if delta.prompt is not None:
+                self._take_prompt(key, delta.prompt)
         for stream, finished in output.finished:
             key = (stream, finished.handle)
             assert stream not in self.dropped
@@ -177,6 +182,13 @@ class Rig:
         self.known = (self.known | set(output.kv.added)) - set(output.kv.removed)
         if self._check:
             self.check()
+
+    def _take_prompt(self, key: Key, prompt: PromptLogprobs) -> None:
+        request = self.requests[key][0]
+        told = self.prompts.setdefault(request.seq, [])
+        assert prompt.first == len(told) + 1, "a gap in the prompt's rows, or one twice"
+        assert not any(self.tokens[key[0], choice.handle] for choice in request.choices), "after the first token"
+        told += prompt.rows
 
     def check(self) -> None:
         self.scheduler.check_integrity()
@@ -207,6 +219,12 @@ class Rig:
             assert finished.reason in (FinishReason.STOP, FinishReason.LENGTH), finished
             assert finished.output_tokens == len(choice.output_tokens) + len(self.tokens[key])
             assert finished.prompt_tokens == len(request.prompt_tokens)
+
+    def assert_scored(self, key: Key) -> None:
+        """Its prompt has every row that it asked for, and none where it asked for none."""
+        request = self.requests[key][0]
+        asked = request.sampling.prompt_logprobs is not None and not request.resumed
+        assert self.prompts.get(request.seq, []) == (scored(request.prompt_tokens) if asked else [])
 
     def assert_whole(self) -> None:
         """Nothing runs or waits, and every block and slot is there."""

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from shared.types import AbortReason, FinishReason, Tenant
+from tests.fakes.executor import scored
 from tests.unit.scheduler.rig import Key, Rig
 
 TENANTS = (
@@ -60,6 +61,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         seed=st.integers(0, 3),
         remaining_ms=st.sampled_from([None, None, None, 0, 40, 300]),
         logprobs=st.sampled_from([None, 0]),
+        prompt_logprobs=st.sampled_from([None, None, 0]),
     )
     def submit(self, prompt: tuple[int, ...], stream: int, **options: object) -> None:
         if stream in self.rig.dropped:
@@ -112,6 +114,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         plan = self.rig.pending[-1][0]
         self.rig.executor.broken_rows |= {row.slot for row in plan.samples[:1]}
 
+    @precondition(lambda self: self.rig.executor.plans and self.rig.executor.plans[-1].chunks)
+    @rule(chance=st.integers(0, 5))
+    def break_a_prompt(self, chance: int) -> None:
+        if chance == 0:
+            self.rig.executor.broken_prompts |= {self.rig.executor.plans[-1].chunks[-1].slot}
+
     @precondition(lambda self: self.rig.pending)
     @rule(chance=st.integers(0, 5))
     def fail(self, chance: int) -> None:
@@ -131,6 +139,9 @@ class SchedulerMachine(RuleBasedStateMachine):
             finished = self.rig.finished.get(key)
             if finished is None:
                 assert tokens == self.rig.expected(key)[: len(tokens)]
+        for seq, rows in self.rig.prompts.items():
+            prompt = next(request.prompt_tokens for request, _ in self.rig.requests.values() if request.seq == seq)
+            assert rows == scored(prompt)[: len(rows)]
 
     def teardown(self) -> None:
         if not hasattr(self, "rig"):
@@ -143,6 +154,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             expected = self.rig.expected(key)
             if finished.reason in (FinishReason.STOP, FinishReason.LENGTH) and key not in self.aborted:
                 self.rig.assert_as_alone([key])
+                self.rig.assert_scored(key)
             else:
                 assert self.rig.tokens[key] == expected[: len(self.rig.tokens[key])]
         self.rig.assert_whole()
