@@ -44,12 +44,13 @@ class Variant:
     def make(self, seed: int = 0) -> tuple[PreTrainedModel, MemoryCheckpoint]:
         """The model, and the same as a checkpoint. The same for one seed."""
         torch.manual_seed(seed)
-        config = CONFIG_MAPPING[self.model_type](**self._fields())
+        config = CONFIG_MAPPING[self.model_type](**self.fields())
         model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
         _unsettle(model, mean=0.0 if "gemma" in self.model_type else 0.5)
         return model, MemoryCheckpoint(config.to_dict(), model.state_dict(), (2,))
 
-    def _fields(self) -> dict[str, Any]:
+    def fields(self) -> dict[str, Any]:
+        """Of the configuration."""
         fields = {**_SHAPE, **self.changes}
         if self.model_type != "gemma3":
             return fields
