@@ -11,6 +11,7 @@ from worker.metrics import WorkerMetrics
 from worker.plan import Executor
 from worker.scheduler.config import SchedulerConfig
 from worker.scheduler.scheduler import Scheduler
+from worker.scheduler.steptime import StepTimes
 from worker.servicer.hub import Hub
 from worker.servicer.servicer import Loaded
 from worker.servicer.settings import StreamSettings
@@ -22,12 +23,16 @@ def _nothing() -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parts:
-    """What is specific to a model: `scheduler.depth` is the executor's. `close` ends the executor, once its engine has ended."""
+    """What is specific to a model: `scheduler.depth` is the executor's, `times` what is known of its steps.
+
+    `close` ends the executor, once its engine has ended.
+    """
 
     executor: Executor
     scheduler: SchedulerConfig
     info: WorkerInfo
     tokenizer: TokenizerBundle
+    times: StepTimes | None = None
     close: Callable[[], None] = _nothing
 
 
@@ -41,7 +46,7 @@ def assemble(
     clock: Callable[[], float] = time.monotonic,
 ) -> Loaded:
     """A worker whose engine is started. Must be called inside the event loop that serves."""
-    scheduler = Scheduler(parts.scheduler, parts.info.total_blocks, started_at=clock())
+    scheduler = Scheduler(parts.scheduler, parts.info.total_blocks, started_at=clock(), times=parts.times)
     engine = AsyncEngine(Engine(scheduler, parts.executor, clock), clock=clock, check=check)
     hub = Hub(
         engine,

@@ -1,5 +1,6 @@
 """What `auto` means. Pure functions, beside one that asks the system."""
 
+import math
 import os
 from pathlib import Path
 
@@ -24,6 +25,12 @@ def dtype(wanted: str, stored: object) -> Dtype:
 def depth(wanted: str) -> int:
     """Steps that may be in flight when the next is planned."""
     return 0 if wanted == "auto" else int(wanted)
+
+
+def target_itl(wanted: str | float) -> float | None:
+    """Seconds that steps stay under; None leaves it to their decodes' own time, infinity stands for no target."""
+    named: dict[str | float, float | None] = {"auto": None, "off": math.inf}
+    return named[wanted] if isinstance(wanted, str) else wanted / 1000
 
 
 def threads(wanted: int, *, affinity: int, quota: float | None) -> int:

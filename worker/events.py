@@ -19,8 +19,9 @@ class EngineStats:
     cached_blocks: int
     preemptions: int
     last_step_at: float  # time.monotonic() of the last retired step, or of the start
-    predicted_step_s: float
     prefill_tokens_per_s: float
+    sequence_s: float = 0.0  # what one more running sequence adds to a decode step
+    context_token_s: float = 0.0  # and one more token of context
 
     @property
     def has_work(self) -> bool:

@@ -81,6 +81,13 @@ class AsyncEngine:
         """Seconds since the last step retired, or since there is work if that is later."""
         return max(0.0, self._clock() - max(self.stats.last_step_at, self._busy_since))
 
+    def predicted_step(self) -> float:
+        """Seconds that the step which runs now was expected to take, or the last one where none runs.
+
+        At depth 0 a step runs inside the thread's turn, so that no report could tell of it in time: this one number is read across.
+        """
+        return self._engine.predicted_s
+
     def submit(self, stream: int, request: TokenRequest) -> None:
         """Queue a request. The report that has its ack covers it in `stats`."""
 

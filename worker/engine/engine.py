@@ -44,11 +44,16 @@ class _Failed:
 
 
 class Engine:
-    """`last_step` tells of the step that the last `step()` retired, if it did; `stalled` is whether it could neither plan nor retire."""
+    """`last_step` tells of the step that the last `step()` retired, if it did; `stalled` is whether it could neither plan nor retire.
+
+    `predicted_s` is how long the step in flight (the longest of them, or the last one) was expected to take. It is set before the step
+    runs, and may be read by any thread at any time.
+    """
 
     def __init__(self, scheduler: Scheduler, executor: Executor, clock: Callable[[], float] = time.monotonic):
         self.last_step: StepFacts | None = None
         self.stalled = False
+        self.predicted_s = scheduler.predicted_step_s
         self._scheduler = scheduler
         self._executor = executor
         self._clock = clock
@@ -64,6 +69,7 @@ class Engine:
         """Plan and start a step if there is anything to compute; retire the oldest once more are in flight than the executor's depth."""
         plan = self._scheduler.schedule(self._clock())
         if plan is not None:
+            self.predicted_s = self._scheduler.predicted_step_s
             self._flights.append(self._start(plan))
         self.last_step = None
         self.stalled = not self._flights

@@ -11,6 +11,7 @@ from worker.scheduler.lifecycle import Lifecycle
 from worker.scheduler.preemption import RoomMaker, Shortage, TenantShare
 from worker.scheduler.queue import Entry, Verdict, WaitingQueue
 from worker.scheduler.residents import Residents
+from worker.sequence import SequenceState
 
 ROOM_ATTEMPTS = 4  # entries a step for which victims are sought: each costs a pass over all that run
 
@@ -78,10 +79,12 @@ class Admission:
         """What the entry takes."""
         leader = entry.leader
         length = len(leader.tokens)
-        readable = leader.readable if self._config.prefix_cache else 0
-        hits = self._residents.cache.probe(leader.hash_blocks(readable)[:readable], length)
+        hits = self._residents.cache.probe(leader.hash_blocks(self._hashed(leader)), length)
         taken = blocks_for(length) - len(hits.blocks) + hits.idle
         return _Demand(hits=hits, taken=taken, copies=_copies(len(entry.sequences), length))
+
+    def _hashed(self, seq: SequenceState) -> int:
+        return len(seq.tokens) // BLOCK_SIZE if self._config.prefix_cache else 0
 
     def allowed(self, entry: Entry, demand: _Demand) -> bool:
         """Whether its tenant's share allows it."""
@@ -101,9 +104,9 @@ class Admission:
         self._queue.remove(entry)
         self._residents.admit(entry.sequences, demand.hits)
         self._account(entry, cached=len(demand.hits.blocks) * BLOCK_SIZE)
-        pending = entry.leader.pending
-        piece = min(builder.budget, self._config.prefill_floor) if crowded else builder.budget
-        builder.add(entry.leader, pending if pending <= builder.budget else max(1, piece))
+        pending, room = entry.leader.pending, builder.room_for(entry.leader)
+        piece = min(room, self._config.prefill_floor) if crowded else room
+        builder.add(entry.leader, pending if pending == room else max(1, piece))
 
     def _account(self, entry: Entry, *, cached: int) -> None:
         """At its first admission a request is charged its prompt; a replay is charged to no one."""
@@ -133,7 +136,7 @@ class Admission:
 
 
 class _Offers:
-    """One step's offers. `promised` blocks are spoken for."""
+    """One step's offers. `promised` blocks are spoken for. The first to be admitted is, whatever the step's target time."""
 
     def __init__(self, admission: Admission, builder: StepBuilder, now: float, *, promised: int, crowded: bool) -> None:
         self._admission = admission
@@ -142,10 +145,11 @@ class _Offers:
         self._promised = promised
         self._crowded = crowded
         self._attempts = ROOM_ATTEMPTS
+        self._admitted = False
 
     def place(self, entry: Entry) -> Verdict:
         """Admit the entry, or say why not."""
-        if self._builder.budget <= 0:
+        if self._builder.budget <= 0 or (self._admitted and not self._builder.room(0, 1)):
             return Verdict.STOP
         if entry.leader.unknown:  # its last token is still in flight
             return Verdict.PASSED
@@ -155,6 +159,7 @@ class _Offers:
         shortage = self._admission.shortage(entry, demand, self._promised)
         if shortage.slots <= 0 and shortage.blocks <= 0:
             self._promised += demand.copies
+            self._admitted = True
             self._admission.admit(entry, demand, self._builder, crowded=self._crowded)
             return Verdict.ADMITTED
         return self._refuse(entry, shortage)

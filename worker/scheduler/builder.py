@@ -1,35 +1,43 @@
 """Gathers one step: the plan for the runner, and what the scheduler must remember of it until it retires."""
 
+import math
 from dataclasses import dataclass
 
 from shared.hashing import BLOCK_SIZE
-from worker.plan import BlockCopy, Chunk, PromptRows, SampleRow, SlotStart, StepPlan, TableWrite
+from worker.plan import BlockCopy, Chunk, SampleRow, SlotStart, StepPlan, TableWrite
+from worker.scheduler.guard import Guard
 from worker.scheduler.residents import Residents
+from worker.scheduler.steptime import StepShape
 from worker.sequence import SequenceState
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Flight:
-    """A step in flight. `works` are (sequence, its incarnation then, positions computed when the step has retired); `prompts` are
-    (sequence, the first of the prompt's positions whose log-probability comes).
-    """
+    """A step in flight. `works` are (sequence, its incarnation then, positions computed when the step has retired)."""
 
     step: int
     planned_at: float
     works: list[tuple[SequenceState, int, int]]
     rows: list[SequenceState]  # whom each sample is for
-    prompts: list[tuple[SequenceState, int]]
-    prefill_tokens: int
-    decode_tokens: int
+    shape: StepShape
+    predicted_s: float
 
 
 class StepBuilder:
-    """One step in the making. `budget` is how many tokens it may still compute."""
+    """One step in the making. `budget` is how many tokens it may still compute, `shape` what it computes so far.
 
-    def __init__(self, *, step: int, budget: int, residents: Residents) -> None:
+    From `guard_from_here` on, `room` keeps it under the target time that what was there by then has.
+    """
+
+    def __init__(self, *, step: int, budget: int, residents: Residents, guard: Guard, floor: int) -> None:
         self.step = step
         self.budget = budget
+        self.shape = StepShape()
         self._residents = residents
+        self._guard = guard
+        self._target = math.inf
+        self._floor = floor  # tokens that prefills may have whatever the target
+        self._held = StepShape()
         self._starts: list[SlotStart] = []
         self._tables: list[TableWrite] = []
         self._copies: list[BlockCopy] = []
@@ -37,9 +45,6 @@ class StepBuilder:
         self._samples: list[SampleRow] = []
         self._works: list[tuple[SequenceState, int, int]] = []
         self._rows: list[SequenceState] = []
-        self._prompts: list[PromptRows] = []
-        self._scored: list[tuple[SequenceState, int]] = []
-        self._decode_tokens = 0
 
     @property
     def empty(self) -> bool:
@@ -62,16 +67,41 @@ class StepBuilder:
             cache.grow(table)
         return True
 
+    def guard_from_here(self) -> None:
+        """All decodes are in."""
+        self._target = self._guard.target(self.shape)
+        self._floor += self.shape.rows
+
+    def room(self, start: int, wanted: int, samples: int = 1) -> int:
+        """How many of the `wanted` positions from `start` on may be added; `samples` are drawn when these are all."""
+        shape = self.shape.joined(self._held)
+        most = min(wanted, self.budget)
+        fits = self._guard.longest(shape, start=start, wanted=wanted, most=most, samples=samples, target=self._target)
+        return max(fits, min(most, self._floor - shape.rows))
+
+    def room_for(self, seq: SequenceState) -> int:
+        """How many of the sequence's pending positions may be added."""
+        return self.room(seq.scheduled, seq.pending, 1 + len(seq.children))
+
+    def hold(self, start: int, length: int) -> StepShape:
+        """Keep this much of the budget and of the time from others, until it is released."""
+        held = StepShape().plus(start, length)
+        self._held = self._held.joined(held)
+        self.budget -= length
+        return held
+
+    def release(self, held: StepShape) -> None:
+        """Give back what was held."""
+        self._held = StepShape(*(all_held - one for all_held, one in zip(self._held, held, strict=True)))
+        self.budget += held.rows
+
     def add(self, seq: SequenceState, length: int) -> None:
         """Compute the next `length` positions, and sample where that is all there is to compute."""
         self._tell(seq)
         chunk = len(self._chunks)
         self._chunks.append(Chunk(seq.slot, seq.scheduled, length))
         self.budget -= length
-        if length == 1:
-            self._decode_tokens += 1
-        if seq.request.rows_missing:
-            self._score(chunk, seq, length)
+        self.shape = self.shape.plus(seq.scheduled, length)
         seq.scheduled += length
         seq.last_step = self.step
         self._works.append((seq, seq.incarnation, seq.scheduled))
@@ -90,15 +120,8 @@ class StepBuilder:
     def _sample(self, chunk: int, seq: SequenceState) -> None:
         self._samples.append(SampleRow(chunk, seq.slot, seq.scheduled))
         self._rows.append(seq)
+        self.shape = self.shape._replace(samples=self.shape.samples + 1)
         seq.unknown += 1
-
-    def _score(self, chunk: int, seq: SequenceState, length: int) -> None:
-        """The prompt's tokens that the chunk predicts, as far as they are not told yet."""
-        first = max(seq.scheduled, seq.request.rows_told) + 1
-        last = min(seq.scheduled + length, seq.prompt_len - 1)
-        if first <= last:
-            self._prompts.append(PromptRows(chunk, first, last - first + 1))
-            self._scored.append((seq, first))
 
     def _fork(self, chunk: int, leader: SequenceState) -> None:
         """Each of the leader's children draws its first token from the leader's prefill."""
@@ -116,17 +139,15 @@ class StepBuilder:
             copies=tuple(self._copies),
             chunks=tuple(self._chunks),
             samples=tuple(self._samples),
-            prompts=tuple(self._prompts),
         )
 
-    def flight(self, now: float) -> Flight:
+    def flight(self, now: float, predicted_s: float) -> Flight:
         """What is remembered."""
         return Flight(
             step=self.step,
             planned_at=now,
             works=self._works,
             rows=self._rows,
-            prompts=self._scored,
-            prefill_tokens=sum(chunk.length for chunk in self._chunks) - self._decode_tokens,
-            decode_tokens=self._decode_tokens,
+            shape=self.shape,
+            predicted_s=predicted_s,
         )

@@ -1,5 +1,6 @@
 """The scheduler's settings."""
 
+import math
 from dataclasses import dataclass
 
 
@@ -22,9 +23,11 @@ class SchedulerConfig:
     target_wait_s: float = 2.0  # a head that waited this may preempt, once
     starve_s: float = 10.0  # a head gains one class per this much waiting, and after it no other is admitted past it
     max_preemptions: int = 4  # of one choice; after that it is a victim only where all others have had as many
-    prefill_floor: int = 32  # tokens that decodes leave to prefills in a step, where there are any
-    first_step_s: float = 0.05  # predictions before anything was measured
-    first_prefill_tokens_per_s: float = 1000.0
+    prefill_floor: int = 32  # tokens that decodes and the target time leave to prefills in a step, where there are any
+    target_itl_s: float | None = (
+        math.inf
+    )  # what steps that decode and prefill stay under; None: by the decodes' own time
+    least_itl_s: float = 0.025  # the least that None comes to
     first_output_tokens: float = 64.0
 
     def __post_init__(self) -> None:
@@ -41,6 +44,8 @@ class SchedulerConfig:
         for name in ("depth", "max_preemptions", "prefill_floor", "target_wait_s", "starve_s"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative")
+        if self.target_itl_s is not None and not self.target_itl_s > 0:
+            raise ValueError("target_itl_s must be positive")
         if not 0 <= self.watermark < 1:
             raise ValueError("watermark must be at least 0 and below 1")
         if not 0 < self.tenant_share <= 1:

@@ -1,4 +1,6 @@
-"""Running estimates of step time, prefill rate and output length, from what steps took."""
+"""Running estimates of step time and output length, from what steps took and choices gave."""
+
+from worker.scheduler.steptime import StepShape, StepTimes
 
 SHARE = 0.1  # weight of the newest value
 CLIP = 4.0  # one value counts as at most so many times the estimate, and no less than its inverse
@@ -25,35 +27,32 @@ class Average:
 class Estimates:
     """Times are seconds."""
 
-    def __init__(self, *, step_s: float, prefill_tokens_per_s: float, output_tokens: float) -> None:
-        self._step = Average(step_s)
-        self._prefill = Average(prefill_tokens_per_s)
+    def __init__(self, times: StepTimes, *, step_tokens: int, output_tokens: float) -> None:
+        self._times = times
+        self._step_tokens = step_tokens
         self._outputs = Average(output_tokens)
         self._retired_at: float | None = None
 
     @property
-    def step_s(self) -> float:
-        """A step's time."""
-        return self._step.value
+    def full_step_s(self) -> float:
+        """The time of a step that does nothing but prefill."""
+        return self._times.predict(StepShape().plus(0, self._step_tokens, 1))
 
     @property
     def prefill_tokens_per_s(self) -> float:
-        """Prompt tokens computed in a second, in steps that are mostly prefill."""
-        return self._prefill.value
+        """Prompt tokens computed in a second in such steps."""
+        return self._step_tokens / self.full_step_s
 
     @property
     def output_tokens(self) -> float:
         """Outputs of a choice."""
         return self._outputs.value
 
-    def step(self, *, planned_at: float, retired_at: float, prefill_tokens: int, decode_tokens: int) -> None:
+    def step(self, shape: StepShape, *, planned_at: float, retired_at: float) -> None:
         """A step retired. With one step ahead, its time begins when the one before it retired."""
         began = planned_at if self._retired_at is None else max(planned_at, self._retired_at)
         self._retired_at = retired_at
-        took = retired_at - began
-        self._step.add(took)
-        if took > 0 and prefill_tokens > decode_tokens:
-            self._prefill.add(prefill_tokens / took)
+        self._times.observe(shape, retired_at - began)
 
     def ended(self, outputs: int) -> None:
         """A choice ended with so many outputs."""

@@ -125,7 +125,7 @@ class Lifecycle:
         return len(seq.tokens) - BLOCK_SIZE * len(hits.blocks)
 
     def _overloaded(self, seq: int, why: str) -> Rejected:
-        seconds = self._queue.uncached_tokens / self._estimates.prefill_tokens_per_s + self._estimates.step_s
+        seconds = self._queue.uncached_tokens / self._estimates.prefill_tokens_per_s + self._estimates.full_step_s
         retry = int(min(max(1000 * seconds, RETRY_MS[0]), RETRY_MS[1]))
         return Rejected(seq=seq, code=RejectCode.QUEUE_FULL, message=f"overloaded: {why}", retry_after_ms=retry)
 

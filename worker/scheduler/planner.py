@@ -48,6 +48,7 @@ class Planner:
             self._keep_shares(decodes, now)
             self._make_blocks_suffice(decodes, now)
             self._decode(decodes, builder)
+        builder.guard_from_here()
         admit = self._lifecycle.preemptions == preempted
         prefills = [seq for seq in self._residents.running if seq.pending > 1]
         if prefills:
@@ -114,24 +115,30 @@ class Planner:
                 builder.add(seq, 1)
 
     def _prefill(self, prefills: list[SequenceState], builder: StepBuilder, now: float, *, admit: bool) -> None:
-        """The oldest prefill is sure of what completes it, or of half the budget. The rest is for those that it completes, shortest first,
-        and for admission; what they leave goes by age. So a long prompt neither waits for ever nor makes short ones wait for its end."""
-        sure = min(prefills[0].pending, builder.budget)
-        if sure < prefills[0].pending:
-            sure = builder.budget - builder.budget // 2
-        builder.budget -= sure
-        passing = sorted(prefills[1:], key=lambda seq: seq.pending)
-        for seq in passing:
-            if seq.pending > builder.budget:
-                break
-            builder.add(seq, seq.pending)
+        """The oldest prefill is sure of what completes it, or of half of what there is room for. The rest is for those that it completes,
+        shortest first, and for admission, which is sure of one position; what they leave goes by age. So a long prompt neither waits for
+        ever nor makes short ones wait for its end."""
+        door = builder.hold(0, 1 if admit and self._admission.possible and builder.budget > 1 else 0)
+        oldest = prefills[0]
+        room = builder.room_for(oldest)
+        sure = builder.hold(oldest.scheduled, room if room == oldest.pending else room - room // 2)
+        self._complete(sorted(prefills[1:], key=lambda seq: seq.pending), builder)
+        builder.release(door)
         if admit:
             self._admission.run(builder, now, crowded=True)
-        builder.budget += sure
+        builder.release(sure)
         for seq in prefills:
-            if builder.budget <= 0:
+            if seq.last_step == builder.step or seq.phase is not Phase.RUNNING:  # it was served, or preempted just now
+                continue
+            room = builder.room_for(seq)
+            if not room:
                 return
-            if (
-                seq.last_step != builder.step and seq.phase is Phase.RUNNING
-            ):  # else it was served, or preempted just now
-                builder.add(seq, min(seq.pending, builder.budget))
+            builder.add(seq, room)
+
+    @staticmethod
+    def _complete(prefills: list[SequenceState], builder: StepBuilder) -> None:
+        """As many as there is room for, in their order."""
+        for seq in prefills:
+            if builder.room_for(seq) < seq.pending:
+                return
+            builder.add(seq, seq.pending)

@@ -17,6 +17,7 @@ from worker.scheduler.config import SchedulerConfig
 from worker.scheduler.estimates import Estimates
 from worker.scheduler.fairness import Accounts
 from worker.scheduler.finish import End
+from worker.scheduler.guard import Guard
 from worker.scheduler.lifecycle import Lifecycle
 from worker.scheduler.outbox import Outbox
 from worker.scheduler.planner import Planner
@@ -24,6 +25,7 @@ from worker.scheduler.queue import WaitingQueue
 from worker.scheduler.registry import Registry
 from worker.scheduler.residents import Residents
 from worker.scheduler.retirement import Retirement
+from worker.scheduler.steptime import StepTimes
 from worker.sequence import Phase
 
 _ABORTS = {
@@ -36,10 +38,18 @@ _ABORTS = {
 class Scheduler:
     """`now` is a time in seconds of one monotonic clock, the same for all calls; `started_at` is when it began to be used.
 
-    Every call that returns a StepOutput gives all that there is to tell by then, of whatever call it came.
+    Every call that returns a StepOutput gives all that there is to tell by then, of whatever call it came. `times` learns from every
+    step that is applied; without one, the first step tells all there is to know.
     """
 
-    def __init__(self, config: SchedulerConfig, num_blocks: int, *, started_at: float | None = None) -> None:
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        num_blocks: int,
+        *,
+        started_at: float | None = None,
+        times: StepTimes | None = None,
+    ) -> None:
         self._config = config
         self._registry = Registry()
         self._outbox = Outbox()
@@ -47,11 +57,12 @@ class Scheduler:
         self._queue = WaitingQueue(starve_s=config.starve_s)
         self._cache = KvCache(num_blocks, prefix_cache=config.prefix_cache)
         self._residents = Residents(cache=self._cache, max_running=config.max_running)
+        self._times = StepTimes() if times is None else times
+        self._guard = Guard(self._times, config)
         self._estimates = Estimates(
-            step_s=config.first_step_s,
-            prefill_tokens_per_s=config.first_prefill_tokens_per_s,
-            output_tokens=config.first_output_tokens,
+            self._times, step_tokens=config.step_tokens, output_tokens=config.first_output_tokens
         )
+        self._predicted_s = self._estimates.full_step_s
         self._lifecycle = self._make_lifecycle()
         self._planner = self._make_planner()
         self._retirement = Retirement(residents=self._residents, lifecycle=self._lifecycle, outbox=self._outbox)
@@ -119,12 +130,19 @@ class Scheduler:
         if len(self._flights) > self._config.depth:
             raise RuntimeError(f"{len(self._flights)} steps are in flight, and depth is {self._config.depth}")
         self._expire(now)
-        builder = StepBuilder(step=self._next_step, budget=self._config.step_tokens, residents=self._residents)
+        builder = StepBuilder(
+            step=self._next_step,
+            budget=self._config.step_tokens,
+            residents=self._residents,
+            guard=self._guard,
+            floor=self._config.prefill_floor,
+        )
         self._planner.fill(builder, now)
         if builder.empty:
             return None
         self._next_step += 1
-        self._flights.append(builder.flight(now))
+        self._flights.append(builder.flight(now, self._times.predict(builder.shape)))
+        self._predicted_s = max(flight.predicted_s for flight in self._flights)
         return builder.plan()
 
     def apply(self, plan: StepPlan, result: StepResult, now: float) -> StepOutput:
@@ -132,12 +150,7 @@ class Scheduler:
         flight = self._oldest(plan)
         self._retirement.apply(flight, result)
         self._flights.popleft()
-        self._estimates.step(
-            planned_at=flight.planned_at,
-            retired_at=now,
-            prefill_tokens=flight.prefill_tokens,
-            decode_tokens=flight.decode_tokens,
-        )
+        self._estimates.step(flight.shape, planned_at=flight.planned_at, retired_at=now)
         self._progress_at = now
         self._expire(now)
         return self.take_output()
@@ -149,6 +162,11 @@ class Scheduler:
         self._progress_at = now
         self._expire(now)
         return self.take_output()
+
+    @property
+    def predicted_step_s(self) -> float:
+        """The longest of the steps in flight, or the last that was planned, by prediction; before any, a full one."""
+        return self._predicted_s
 
     def _oldest(self, plan: StepPlan) -> Flight:
         if not self._flights or self._flights[0].step != plan.step:
@@ -189,8 +207,9 @@ class Scheduler:
             cached_blocks=self._cache.cached,
             preemptions=self._lifecycle.preemptions,
             last_step_at=self._progress_at,
-            predicted_step_s=self._estimates.step_s,
             prefill_tokens_per_s=self._estimates.prefill_tokens_per_s,
+            sequence_s=self._times.sequence_s(self._config.max_running),
+            context_token_s=self._times.context_token_s,
         )
 
     def available_blocks(self) -> Iterable[int]:

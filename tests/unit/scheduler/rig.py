@@ -22,6 +22,7 @@ from worker.events import StepOutput
 from worker.plan import StepPlan
 from worker.scheduler.config import SchedulerConfig
 from worker.scheduler.scheduler import Scheduler
+from worker.scheduler.steptime import StepTimes
 
 VOCAB = 50
 EOS = (49,)
@@ -51,9 +52,17 @@ def sampling(**changes: Any) -> Sampling:
 class Rig:
     """Drives as the engine does. `tokens`, `finished` and `rejected` are what came out."""
 
-    def __init__(self, *, num_blocks: int = 64, depth: int = 0, check: bool = True, **changes: Any) -> None:
+    def __init__(
+        self,
+        *,
+        num_blocks: int = 64,
+        depth: int = 0,
+        check: bool = True,
+        times: StepTimes | None = None,
+        **changes: Any,
+    ) -> None:
         self.config = config(depth=depth, **changes)
-        self.scheduler = Scheduler(self.config, num_blocks, started_at=0.0)
+        self.scheduler = Scheduler(self.config, num_blocks, started_at=0.0, times=times)
         self.executor = FakeExecutor(
             num_blocks=num_blocks, slots=self.config.max_running, vocab_size=VOCAB, eos=EOS, depth=depth
         )
