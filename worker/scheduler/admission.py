@@ -11,7 +11,6 @@ from worker.scheduler.lifecycle import Lifecycle
 from worker.scheduler.preemption import RoomMaker, Shortage, TenantShare
 from worker.scheduler.queue import Entry, Verdict, WaitingQueue
 from worker.scheduler.residents import Residents
-from worker.sequence import SequenceState
 
 ROOM_ATTEMPTS = 4  # entries a step for which victims are sought: each costs a pass over all that run
 
@@ -79,12 +78,10 @@ class Admission:
         """What the entry takes."""
         leader = entry.leader
         length = len(leader.tokens)
-        hits = self._residents.cache.probe(leader.hash_blocks(self._hashed(leader)), length)
+        readable = leader.readable if self._config.prefix_cache else 0
+        hits = self._residents.cache.probe(leader.hash_blocks(readable)[:readable], length)
         taken = blocks_for(length) - len(hits.blocks) + hits.idle
         return _Demand(hits=hits, taken=taken, copies=_copies(len(entry.sequences), length))
-
-    def _hashed(self, seq: SequenceState) -> int:
-        return len(seq.tokens) // BLOCK_SIZE if self._config.prefix_cache else 0
 
     def allowed(self, entry: Entry, demand: _Demand) -> bool:
         """Whether its tenant's share allows it."""

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from shared.hashing import BLOCK_SIZE
-from worker.plan import BlockCopy, Chunk, SampleRow, SlotStart, StepPlan, TableWrite
+from worker.plan import BlockCopy, Chunk, PromptRows, SampleRow, SlotStart, StepPlan, TableWrite
 from worker.scheduler.guard import Guard
 from worker.scheduler.residents import Residents
 from worker.scheduler.steptime import StepShape
@@ -13,12 +13,15 @@ from worker.sequence import SequenceState
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Flight:
-    """A step in flight. `works` are (sequence, its incarnation then, positions computed when the step has retired)."""
+    """A step in flight. `works` are (sequence, its incarnation then, positions computed when the step has retired); `prompts` are
+    (sequence, the first of the prompt's positions whose log-probability comes).
+    """
 
     step: int
     planned_at: float
     works: list[tuple[SequenceState, int, int]]
     rows: list[SequenceState]  # whom each sample is for
+    prompts: list[tuple[SequenceState, int]]
     shape: StepShape
     predicted_s: float
 
@@ -45,6 +48,8 @@ class StepBuilder:
         self._samples: list[SampleRow] = []
         self._works: list[tuple[SequenceState, int, int]] = []
         self._rows: list[SequenceState] = []
+        self._prompts: list[PromptRows] = []
+        self._scored: list[tuple[SequenceState, int]] = []
 
     @property
     def empty(self) -> bool:
@@ -102,6 +107,8 @@ class StepBuilder:
         self._chunks.append(Chunk(seq.slot, seq.scheduled, length))
         self.budget -= length
         self.shape = self.shape.plus(seq.scheduled, length)
+        if seq.request.rows_missing:
+            self._score(chunk, seq, length)
         seq.scheduled += length
         seq.last_step = self.step
         self._works.append((seq, seq.incarnation, seq.scheduled))
@@ -123,6 +130,14 @@ class StepBuilder:
         self.shape = self.shape._replace(samples=self.shape.samples + 1)
         seq.unknown += 1
 
+    def _score(self, chunk: int, seq: SequenceState, length: int) -> None:
+        """The prompt's tokens that the chunk predicts, as far as they are not told yet."""
+        first = max(seq.scheduled, seq.request.rows_told) + 1
+        last = min(seq.scheduled + length, seq.prompt_len - 1)
+        if first <= last:
+            self._prompts.append(PromptRows(chunk, first, last - first + 1))
+            self._scored.append((seq, first))
+
     def _fork(self, chunk: int, leader: SequenceState) -> None:
         """Each of the leader's children draws its first token from the leader's prefill."""
         for child in self._residents.fork(leader, self.step):
@@ -139,6 +154,7 @@ class StepBuilder:
             copies=tuple(self._copies),
             chunks=tuple(self._chunks),
             samples=tuple(self._samples),
+            prompts=tuple(self._prompts),
         )
 
     def flight(self, now: float, predicted_s: float) -> Flight:
@@ -148,6 +164,7 @@ class StepBuilder:
             planned_at=now,
             works=self._works,
             rows=self._rows,
+            prompts=self._scored,
             shape=self.shape,
             predicted_s=predicted_s,
         )
