@@ -9,9 +9,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from octavo.bench import bound, metrics
 from octavo.bench.bound import Limits, ModelSize, Step
@@ -26,6 +27,9 @@ from worker.engine import Engine
 from worker.events import StepOutput
 from worker.loading import LoadFailed, load
 from worker.scheduler.scheduler import Scheduler
+
+if TYPE_CHECKING:
+    from octavo.bench.rates import Rate
 
 _STREAM = 1
 _WARM_UP = ((0, 8), (1, 2))  # as the peers are warmed: some tokens of a short prompt, two of a long one
@@ -224,14 +228,14 @@ def measure(
     repeats: int,
     loads: Sequence[tuple[int, int]] = (),
     progress: Callable[[str], None],
+    rates_of: "Callable[[], dict[str, Rate]] | None" = None,
 ) -> dict[str, Any]:
     """The report: probes, then the whole workload at once, `repeats` times, with the machine's rates measured after each; then for each of
-    `loads` (concurrency, requests) so many of its requests, as many at a time.
+    `loads` (concurrency, requests) so many of its requests, as many at a time. `rates_of` measures (as `rates.measure` does).
     """
-    from kernels.backend import backend
     from octavo.bench import rates
-    from worker.layers.weights import torch_dtype
 
+    rates_of = rates_of or machine_rates(it)
     warm_up(it.engine, workload)
     probes = probe(it.engine, workload.probes)
     runs: list[dict[str, Any]] = []
@@ -239,7 +243,7 @@ def measure(
     for _ in range(repeats):
         run = it.engine.run(workload.items)
         peak = peak or peak_rss()  # before the rates take memory of their own
-        seen = rates.measure(torch_dtype(it.dtype), backend(it.settings.backend))
+        seen = rates_of()
         runs.append(_told(run, workload, it.size, rates.limits(seen), rates.told(seen)))
         progress(f"{line(runs[-1])}; {runs[-1]['bound']['share_reached']:.1%} of the bound")
     at = [_at(it.engine, workload, *load, progress) for load in loads]
@@ -252,6 +256,16 @@ def measure(
         "weight_bytes": it.size.nbytes,
         "probes": {**probes, **_probe_share(probes, runs)},
     }
+
+
+def machine_rates(it: Loaded) -> "Callable[[], dict[str, Rate]]":
+    """Measures what the machine does with the engine's dtype, threads and kernels."""
+    from kernels.backend import backend
+    from octavo.bench import rates
+    from worker.layers.weights import torch_dtype
+
+    ops = backend(it.settings.backend, threads=it.threads, isa=it.settings.cpu_isa)
+    return partial(rates.measure, torch_dtype(it.dtype), ops, it.threads)
 
 
 def _at(
@@ -288,5 +302,5 @@ def _probe_share(probes: dict[str, Any], runs: Sequence[dict[str, Any]]) -> dict
 
 
 def _engine(it: Loaded) -> dict[str, Any]:
-    names = ("backend", "max_running", "step_tokens", "prefix_cache", "depth", "deterministic")
+    names = ("backend", "cpu_isa", "max_running", "step_tokens", "prefix_cache", "depth", "deterministic")
     return {"dtype": it.dtype, "threads": it.threads, **{name: asdict(it.settings)[name] for name in names}}

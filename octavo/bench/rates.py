@@ -5,7 +5,8 @@ Machines drift, and neighbours come and go: limits from another hour say nothing
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +14,7 @@ import torch
 import torch.nn.functional as F
 
 from kernels.backend import Backend
-from kernels.linear import pack
-from kernels.weights import AttnOut
+from kernels.weights import Head, Norm
 from octavo.bench.bound import Limits
 
 READ_BYTES = 512 << 20  # far beyond the caches
@@ -64,10 +64,11 @@ def _onednn(dtype: torch.dtype) -> Callable[[], object] | None:
 
 
 def _ours(ops: Backend, dtype: torch.dtype) -> Callable[[], object]:
-    """The backend's own product, with the residual that it adds."""
-    weights = AttnOut(proj=pack((torch.randn(WIDE, NARROW) / 24).to(dtype)))
-    x, attended = torch.randn(ROWS, WIDE), torch.randn(ROWS, NARROW)
-    return lambda: ops.attn_out(x, attended, weights)
+    """The backend's own product, with the norm before it."""
+    proj = ops.pack((torch.randn(WIDE, NARROW) / 24).to(dtype), bias=None, invariant=True)
+    head = Head(norm=Norm(weight=torch.ones(NARROW), eps=1e-5), proj=proj)
+    x, rows = torch.randn(ROWS, NARROW), torch.arange(ROWS)
+    return lambda: ops.logits(x, rows, head)
 
 
 def _read(size: int) -> Callable[[], object]:
@@ -75,10 +76,20 @@ def _read(size: int) -> Callable[[], object]:
     return content.sum
 
 
-@torch.inference_mode()
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def measure(
     dtype: torch.dtype,
     ops: Backend,
+    threads: int,
     *,
     repeats: int = _REPEATS,
     seconds: float = _SECONDS,
@@ -87,17 +98,24 @@ def measure(
 ) -> dict[str, Rate]:
     """`read` in bytes a second, the rest in FLOP a second: `large` (square, plain), and of 64 rows `plain`, `onednn` and `backend`.
 
-    The last two have packed weights; `onednn` is missing where the library packs none of this dtype.
+    The last two have packed weights; `onednn` is missing where the library packs none of this dtype. `threads` are the library's.
     """
+    with _threads(threads), torch.inference_mode():
+        calls = _calls(dtype, ops, read_bytes, large)
+        return {name: _rate(units, call, repeats, seconds) for name, (units, call) in calls.items() if call is not None}
+
+
+def _calls(
+    dtype: torch.dtype, ops: Backend, read_bytes: int, large: int
+) -> dict[str, tuple[float, Callable[[], object] | None]]:
     flop = 2.0 * ROWS * WIDE * NARROW
-    calls: dict[str, tuple[float, Callable[[], object] | None]] = {
+    return {
         "read": (read_bytes, _read(read_bytes)),
         "large": (2.0 * large**3, _plain(large, large, large, dtype)),
         "plain": (flop, _plain(ROWS, WIDE, NARROW, dtype)),
         "onednn": (flop, _onednn(dtype)),
         "backend": (flop, _ours(ops, dtype)),
     }
-    return {name: _rate(units, call, repeats, seconds) for name, (units, call) in calls.items() if call is not None}
 
 
 def limits(rates: dict[str, Rate]) -> Limits:

@@ -1,5 +1,6 @@
 """The engine bench on a tiny model: what it counts is what was asked for."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,9 @@ MIX = Workload(
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory: pytest.TempPathFactory) -> WorkerConfig:
     path = write_tiny_llama(tmp_path_factory.mktemp("bench") / "tiny", num_hidden_layers=1)
-    return WorkerConfig(model=str(path), max_running=4, step_tokens=32, max_model_len=256, prefix_cache=False)
+    return WorkerConfig(
+        model=str(path), max_running=4, step_tokens=32, max_model_len=256, prefix_cache=False, backend="reference"
+    )
 
 
 def test_all_tokens_of_all_requests_come_and_each_step_is_told(settings: WorkerConfig) -> None:
@@ -36,6 +39,15 @@ def test_all_tokens_of_all_requests_come_and_each_step_is_told(settings: WorkerC
     assert sum(step.tokens for step in run.steps) == 5 + 3 + 40 + 8  # prompts, and each output but the last as an input
     assert 0 < sum(step.seconds for step in run.steps) <= run.seconds
     assert run.outside_s >= 0
+
+
+def test_so_many_requests_run_at_a_time_as_they_are_told_to(settings: WorkerConfig) -> None:
+    items = [Item(prompt=(5, 6, 7), output_tokens=6)] * 5
+    run = Offline(load(settings)).run(items, concurrency=2)
+    assert len(run.timelines) == 5
+    assert max(step.rows for step in run.steps) == 2
+    starts = sorted(timeline.start for timeline in run.timelines)
+    assert starts[2] >= min(timeline.end for timeline in run.timelines)
 
 
 def test_a_request_that_the_engine_refuses_is_no_figure(settings: WorkerConfig) -> None:
@@ -53,8 +65,12 @@ def test_a_model_or_backend_that_does_not_exist_is_told(settings: WorkerConfig, 
 
 def test_a_report_sets_probes_and_runs_beside_rates_of_the_same_run(settings: WorkerConfig) -> None:
     said: list[str] = []
-    report = offline.measure(offline.loaded(settings), MIX, repeats=2, progress=said.append)
-    assert len(said) == len(report["runs"]) == 2
+    loaded = offline.loaded(settings)
+    brief = partial(offline.machine_rates(loaded), repeats=1, seconds=0.001, read_bytes=1 << 20, large=64)
+    report = offline.measure(loaded, MIX, repeats=2, loads=[(1, 3)], progress=said.append, rates_of=brief)
+    assert len(said) == 3
+    assert len(report["runs"]) == 2
+    assert [(run["concurrency"], run["completed"]) for run in report["at"]] == [(1, 3)]
     for run in report["runs"]:
         assert (run["completed"], run["total_output_tokens"]) == (2, 13)
         assert run["steps"]["decode"]["sampled"] + run["steps"]["mixed"]["sampled"] == 13
@@ -63,14 +79,14 @@ def test_a_report_sets_probes_and_runs_beside_rates_of_the_same_run(settings: Wo
         assert run["bound"]["decode_steps"] == 8
     assert report["probes"]["prefill_tokens"] == 64
     assert report["probes"]["ttft_ms"] > 0
-    assert report["engine"]["backend"] == "reference"
+    assert report["engine"]["backend"] == settings.backend
     assert report["machine"]["cores"] >= 1
     assert report["peak_rss_bytes"] > report["weight_bytes"]
 
 
 def test_the_packed_rate_is_the_best_one_seen() -> None:
     torch.manual_seed(0)
-    seen = rates.measure(torch.float32, backend(), repeats=1, seconds=0.001, read_bytes=1 << 20, large=64)
+    seen = rates.measure(torch.float32, backend(), 1, repeats=1, seconds=0.001, read_bytes=1 << 20, large=64)
     limits = rates.limits(seen)
     assert limits.packed == max(rate.median for name, rate in seen.items() if name in ("plain", "onednn", "backend"))
     assert limits.prefill == max(limits.large, limits.packed)

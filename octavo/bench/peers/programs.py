@@ -126,21 +126,10 @@ def transformers(setting: Setting, run: Runner) -> Figures:
 
 def octavo(setting: Setting, run: Runner, report: Path) -> Figures:
     """`octavo bench engine`, which writes to `report`."""
-    flags = ("--model", setting.model, "--workload", setting.workload, "--json", report)
     loads = ("--at", *map(str, setting.loads)) if setting.loads else ()
-    repeats = ("--repeats", str(setting.repeats))
-    command = (
-        sys.executable,
-        "-P",
-        "-m",
-        "octavo.cli.main",
-        "bench",
-        "engine",
-        *flags,
-        *repeats,
-        *loads,
-        *setting.engine,
-    )
+    flags = (*loads, "--repeats", str(setting.repeats), *setting.engine)
+    where = ("--model", str(setting.model), "--workload", str(setting.workload), "--json", str(report))
+    command = (sys.executable, "-P", "-m", "octavo.cli.main", "bench", "engine", *where, *flags)
     report.unlink(missing_ok=True)
     run(Program(command=command_line(*command)))
     return told_octavo(json.loads(report.read_text()))

@@ -35,7 +35,8 @@ def settings(arguments: argparse.Namespace, model: str, workload: "Workload") ->
     from shared.errors import InvalidRequest
     from worker.config import WorkerConfig
 
-    given = {name: getattr(arguments, name) for name in ("backend", "threads", "max_running", "step_tokens")}
+    names = ("backend", "cpu_isa", "threads", "max_running", "step_tokens")
+    given = {name: getattr(arguments, name) for name in names}
     try:
         return WorkerConfig(
             model=model,

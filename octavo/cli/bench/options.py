@@ -37,12 +37,18 @@ def add_workload(parser: argparse.ArgumentParser) -> None:
 
 
 def add_engine(parser: argparse.ArgumentParser) -> None:
-    """How the engine computes, by the worker's names."""
-    parser.add_argument("--backend", help="of the kernels (the worker's own choice)")
+    """How the engine runs and computes, by the worker's names."""
+    add_kernels(parser)
     parser.add_argument("--max-running", type=positive, help="requests that run at a time (the worker's own choice)")
     parser.add_argument(
         "--step-tokens", type=positive, help="most tokens that a step computes (the worker's own choice)"
     )
+
+
+def add_kernels(parser: argparse.ArgumentParser) -> None:
+    """How it computes, by the worker's names."""
+    parser.add_argument("--backend", help="of the kernels (the worker's own choice)")
+    parser.add_argument("--cpu-isa", help="instructions that its compiled kernels may use (the worker's own choice)")
     parser.add_argument("--threads", type=positive, help="that compute (as many as the cores this process really gets)")
     parser.add_argument(
         "--dtype", choices=("auto", "float32", "bfloat16", "float16"), default="auto", help="(as the model is stored)"

@@ -57,7 +57,12 @@ def quick(workload: "Workload") -> "Workload":
 def engine_flags(arguments: argparse.Namespace) -> tuple[str, ...]:
     """What is said of our engine, as the worker's flags; as many requests may run as the peers run."""
     given = {"dtype": arguments.dtype, "max-running": arguments.max_running or 96}
-    given |= {"step-tokens": arguments.step_tokens, "threads": arguments.threads, "backend": arguments.backend}
+    given |= {
+        "step-tokens": arguments.step_tokens,
+        "threads": arguments.threads,
+        "backend": arguments.backend,
+        "cpu-isa": arguments.cpu_isa,
+    }
     return tuple(text for name, value in given.items() if value is not None for text in (f"--{name}", str(value)))
 
 

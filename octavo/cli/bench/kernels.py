@@ -1,0 +1,64 @@
+"""`octavo bench kernels`: each op of a backend."""
+
+import argparse
+import os
+from typing import Any
+
+from octavo.cli.bench.options import add_json, add_kernels, positive, progress, write
+
+
+def add(kinds: Any) -> None:
+    """Adds the kind to argparse's subparsers."""
+    parser = kinds.add_parser(
+        "kernels",
+        help="each op of a kernel backend",
+        description="Each op on a model's own weights, in turns with the reference, and beside the roofline: bytes over the read rate or "
+        "FLOP over the rate of products, both measured in the same run.",
+    )
+    parser.add_argument("--model", default="demo", help="a directory, or what `octavo pull` takes (%(default)s)")
+    parser.add_argument("--ops", nargs="+", default=[], metavar="OP", help="only these")
+    parser.add_argument("--decode", type=pair, nargs="+", default=[(1, 200), (8, 200), (32, 200), (64, 200), (1, 4000)],
+                        metavar="BATCH:CONTEXT", help="decode steps (1:200 8:200 32:200 64:200 1:4000)")  # fmt: skip
+    parser.add_argument("--prefill", type=pair, nargs="+", default=[(128, 0), (512, 0), (512, 1536)],
+                        metavar="LENGTH:START", help="chunks of one prompt (128:0 512:0 512:1536)")  # fmt: skip
+    parser.add_argument("--rounds", type=positive, default=5, help="of op and reference (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=0.05, help="of each in each round (%(default)s)")
+    add_kernels(parser)
+    add_json(parser)
+    parser.set_defaults(run=run, takes_rest=False)
+
+
+def pair(text: str) -> tuple[int, int]:
+    """argparse's type of two numbers, the second of which may be 0."""
+    first, _, second = text.partition(":")
+    return positive(first), int(second)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """The table goes to stderr, the report to --json or stdout."""
+    from octavo.cli.pull import fetched
+    from worker.config import WorkerConfig
+    from worker.loading import set_threads
+
+    settings = WorkerConfig(model="unknown", threads=arguments.threads or 0)
+    threads = set_threads(settings, os.environ)  # before torch is imported
+    path = fetched(arguments.model, progress)
+    from octavo.bench.kernels.measure import markdown
+    from octavo.bench.kernels.report import Asked, report
+
+    asked = Asked(
+        model=path,
+        backend=arguments.backend or settings.backend,
+        isa=arguments.cpu_isa or settings.cpu_isa,
+        threads=threads,
+        dtype=arguments.dtype,
+        decodes=tuple(arguments.decode),
+        prefills=tuple(arguments.prefill),
+        ops=tuple(arguments.ops),
+        rounds=arguments.rounds,
+        seconds=arguments.seconds,
+    )
+    made = report(asked)
+    progress(markdown(made["kernels"]))
+    write(made, arguments.json)
+    return 0
