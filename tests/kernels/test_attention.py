@@ -90,10 +90,12 @@ def test_attention_equals_float64_whatever_the_mix(head_dim, kv_heads, group, wi
         first += length
 
 
-@pytest.mark.parametrize("window", [None, 90])
+@pytest.mark.parametrize(("window", "softcap"), [(None, None), (90, None), (None, 3.0), (700, 3.0)])
 @pytest.mark.parametrize(("head_dim", "kv_heads", "group"), [(64, 3, 3), (128, 1, 1), (80, 2, 7), (16, 2, 3)])
-def test_a_querys_bits_do_not_depend_on_chunking_or_company(head_dim, kv_heads, group, window) -> None:
-    spec = AttentionSpec(heads=kv_heads * group, kv_heads=kv_heads, head_dim=head_dim, scale=0.1, window=window)
+def test_a_querys_bits_do_not_depend_on_chunking_or_company(head_dim, kv_heads, group, window, softcap) -> None:
+    spec = AttentionSpec(
+        heads=kv_heads * group, kv_heads=kv_heads, head_dim=head_dim, scale=0.1, window=window, softcap=softcap
+    )
     length = 1100
     data = sequences([length, 700, 40], kv_heads, head_dim, torch.bfloat16)
     q = torch.randn(length, spec.heads, head_dim, generator=torch.Generator().manual_seed(3))
