@@ -860,6 +860,8 @@ class Load(_message.Message):
     PREFILL_TOKENS_PER_S_FIELD_NUMBER: _builtins.int
     CREDITS_FIELD_NUMBER: _builtins.int
     DRAINING_FIELD_NUMBER: _builtins.int
+    STEP_US_PER_SEQUENCE_FIELD_NUMBER: _builtins.int
+    STEP_US_PER_CONTEXT_TOKEN_FIELD_NUMBER: _builtins.int
     step_seq: _builtins.int
     acked_seq: _builtins.int
     running: _builtins.int
@@ -876,6 +878,9 @@ class Load(_message.Message):
     credits: _builtins.int
     """Submits that this stream may have in flight beyond acked_seq."""
     draining: _builtins.bool
+    step_us_per_sequence: _builtins.float
+    """What a decode step takes longer for one more running sequence, and for one more token of context."""
+    step_us_per_context_token: _builtins.float
     def __init__(
         self,
         *,
@@ -893,10 +898,12 @@ class Load(_message.Message):
         prefill_tokens_per_s: _builtins.float = ...,
         credits: _builtins.int = ...,
         draining: _builtins.bool = ...,
+        step_us_per_sequence: _builtins.float = ...,
+        step_us_per_context_token: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked_seq", b"acked_seq", "context_tokens", b"context_tokens", "credits", b"credits", "draining", b"draining", "free_blocks", b"free_blocks", "has_work", b"has_work", "last_step_age_ms", b"last_step_age_ms", "predicted_step_ms", b"predicted_step_ms", "prefill_tokens_per_s", b"prefill_tokens_per_s", "running", b"running", "step_seq", b"step_seq", "total_blocks", b"total_blocks", "waiting", b"waiting", "waiting_uncached_tokens", b"waiting_uncached_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked_seq", b"acked_seq", "context_tokens", b"context_tokens", "credits", b"credits", "draining", b"draining", "free_blocks", b"free_blocks", "has_work", b"has_work", "last_step_age_ms", b"last_step_age_ms", "predicted_step_ms", b"predicted_step_ms", "prefill_tokens_per_s", b"prefill_tokens_per_s", "running", b"running", "step_seq", b"step_seq", "step_us_per_context_token", b"step_us_per_context_token", "step_us_per_sequence", b"step_us_per_sequence", "total_blocks", b"total_blocks", "waiting", b"waiting", "waiting_uncached_tokens", b"waiting_uncached_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -171,7 +171,11 @@ class Rejected:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Load:
-    """A worker's account of itself. `credits` is the number of Submits that this stream may have in flight beyond `acked_seq`."""
+    """A worker's account of itself. `credits` is the number of Submits that this stream may have in flight beyond `acked_seq`.
+
+    `predicted_step_ms` is what the step that runs now was expected to take, `prefill_tokens_per_s` the rate of a step that does nothing
+    else. `step_us_per_sequence` and `step_us_per_context_token` are what a decode step takes longer for one more of each.
+    """
 
     step_seq: int
     acked_seq: int
@@ -187,6 +191,8 @@ class Load:
     prefill_tokens_per_s: float
     credits: int
     draining: bool = False
+    step_us_per_sequence: float = 0.0
+    step_us_per_context_token: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

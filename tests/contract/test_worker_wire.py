@@ -195,6 +195,8 @@ LOADS = {
     "draining": st.booleans(),
     "predicted_step_ms": FLOAT,
     "prefill_tokens_per_s": FLOAT,
+    "step_us_per_sequence": FLOAT,
+    "step_us_per_context_token": FLOAT,
 }
 
 

@@ -140,6 +140,8 @@ class Hub:
             prefill_tokens_per_s=stats.prefill_tokens_per_s,
             credits=self._credits_of(stream),
             draining=self.draining,
+            step_us_per_sequence=1e6 * stats.sequence_s,
+            step_us_per_context_token=1e6 * stats.context_token_s,
         )
 
     def _credits_of(self, stream: RouterStream) -> int:
