@@ -137,6 +137,7 @@ class StepBuilder:
         if first <= last:
             self._prompts.append(PromptRows(chunk, first, last - first + 1))
             self._scored.append((seq, first))
+            self.shape = self.shape._replace(samples=self.shape.samples + last - first + 1)
 
     def _fork(self, chunk: int, leader: SequenceState) -> None:
         """Each of the leader's children draws its first token from the leader's prefill."""

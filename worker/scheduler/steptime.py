@@ -23,7 +23,7 @@ FLOOR = 0.01  # of a large step: how much a parameter that is near zero still le
 class StepShape(NamedTuple):
     """What decides a step's time.
 
-    `rows` are the positions computed, `samples` the tokens drawn. `context` counts the KV positions that chunks read, each once;
+    `rows` are the positions computed, `samples` the tokens drawn or scored. `context` counts the KV positions that chunks read, each once;
     `pairs` counts the (query, key) pairs of all queries but each chunk's last, so that a decode step has none.
     """
 
@@ -50,7 +50,7 @@ class StepShape(NamedTuple):
 
 def shape_of(plan: StepPlan) -> StepShape:
     """A plan's."""
-    shape = StepShape(samples=len(plan.samples))
+    shape = StepShape(samples=len(plan.samples) + sum(job.length for job in plan.prompts))
     for chunk in plan.chunks:
         shape = shape.plus(chunk.start, chunk.length)
     return shape
