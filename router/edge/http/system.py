@@ -1,7 +1,7 @@
 """What is served, and how the server is: models, health, readiness, version, metrics."""
 
 from fastapi import APIRouter, Request, Response
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
@@ -62,7 +62,7 @@ def state_routes(gate: Gate, registry: CollectorRegistry, version: str) -> APIRo
         """The version of this router."""
         return {"version": version}
 
-    @router.get("/metrics")
+    @router.get("/metrics", response_class=PlainTextResponse)
     async def metrics(request: Request) -> Response:
         """Prometheus' or OpenMetrics' text, as the scraper asks."""
         encode, media_type = choose_encoder(request.headers.get("accept", ""))
