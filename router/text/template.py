@@ -18,6 +18,7 @@ from router.text.bounds import BoundedEnvironment
 from shared.errors import InvalidRequest
 
 MAX_RENDERED = 4 << 20  # characters
+_MAX_REASON = 300  # characters told of what a template raised, which may be the conversation itself
 
 # What a template raises that is asked for something it does not do, be it on purpose or not.
 _REFUSALS = (
@@ -84,7 +85,7 @@ class ChatTemplate:
                 )
         except _REFUSALS as error:
             raise InvalidRequest(
-                f"the model's chat template refuses this conversation: {error}", param=param
+                f"the model's chat template refuses this conversation: {str(error)[:_MAX_REASON]}", param=param
             ) from error
 
     def _render(self, **given: Any) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jinja2
 from tokenizers import Tokenizer
 
 from router.request import ChatPrompt, Prompt, TextPrompt, TokenPrompt
@@ -54,9 +55,12 @@ class ModelText:
     tokenizer: Tokenizer
     vocabulary: Vocabulary
     template: ChatTemplate | None
+    template_fault: str = ""  # why the template that there is cannot be used
 
     def render(self, prompt: ChatPrompt, param: str) -> str:
         """The conversation as the model's template writes it."""
+        if self.template_fault:
+            raise InvalidRequest(f"this model's chat template cannot be used: {self.template_fault}", param=param)
         if self.template is None:
             raise InvalidRequest("this model has no chat template; use a completion instead", param=param)
         _check_size(sum(len(m.role) + len(m.content) + len(m.name) for m in prompt.messages), param)
@@ -101,10 +105,28 @@ def load(files: Mapping[str, bytes]) -> ModelText:
         raise ValueError("the tokenizer has no tokenizer.json")
     text = files["tokenizer.json"].decode()
     rules = read_rules(json.loads(text).get("decoder"))
-    tokenizer = Tokenizer.from_str(text)
+    tokenizer = _parsed(text)
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    source = _template_source(files)
-    template = ChatTemplate(source, _special_names(files)) if source is not None else None
+    template, fault = _template(files)
     vocabulary = Vocabulary(tokenizer=tokenizer, rules=rules, special=specials_of(tokenizer))
-    return ModelText(tokenizer=tokenizer, vocabulary=vocabulary, template=template)
+    return ModelText(tokenizer=tokenizer, vocabulary=vocabulary, template=template, template_fault=fault)
+
+
+def _parsed(text: str) -> Tokenizer:
+    """The library's panics are no Exceptions, and would end more than this one tokenizer."""
+    try:
+        return Tokenizer.from_str(text)
+    except (Exception, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # noqa: BLE001 - a panic's class cannot be imported
+        raise ValueError(f"tokenizer.json makes the tokenizers library panic: {error}") from None
+
+
+def _template(files: Mapping[str, bytes]) -> tuple[ChatTemplate | None, str]:
+    """The template, or what is wrong with it: a model whose template is wrong can still complete text."""
+    source = _template_source(files)
+    try:
+        return (None if source is None else ChatTemplate(source, _special_names(files))), ""
+    except jinja2.TemplateSyntaxError as error:
+        return None, f"line {error.lineno}: {error.message}"

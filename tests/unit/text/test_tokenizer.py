@@ -1,15 +1,18 @@
 """Loading a bundle, templates, and the promise that none of it needs torch."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer, decoders, models
 
 from router.request import ChatPrompt, Message, TextPrompt, TokenPrompt
 from router.text.template import ChatTemplate
+from router.text.threads import TextThreads
 from router.text.tokenizer import MAX_CHARACTERS, load
-from shared.errors import InvalidRequest, RequestTooLarge
+from shared.errors import Internal, InvalidRequest, RequestTooLarge
 from tests.fakes import tiny_tokenizers
 
 ROOT = Path(__file__).parents[3]
@@ -70,6 +73,55 @@ def test_a_model_without_a_template_refuses_chats_only():
     with pytest.raises(InvalidRequest, match="no chat template"):
         model.encode(ChatPrompt(messages=CHAT), param="messages")
     assert model.encode(TextPrompt(text="hi"))
+
+
+def test_a_template_that_is_none_leaves_the_model_its_completions():
+    model = text(template="{% for m in messages %}{{ m.content }}")
+    with pytest.raises(InvalidRequest, match="cannot be used: line 1: Unexpected end of template") as caught:
+        model.encode(ChatPrompt(messages=CHAT), param="messages")
+    assert caught.value.param == "messages"
+    assert model.encode(TextPrompt(text="hi"))
+
+
+def test_what_a_template_raises_is_told_in_part_alone():
+    with pytest.raises(InvalidRequest) as caught:
+        ChatTemplate("{{ raise_exception(messages[0].content) }}", {}).render(
+            (Message(role="user", content="x" * 100_000),), add_generation_prompt=True
+        )
+    assert len(caught.value.message) < 400
+
+
+def test_a_tokenizer_json_on_which_the_library_panics_is_a_value_error():
+    files = dict(tiny_tokenizers.bundle().files)
+    content = json.loads(files["tokenizer.json"])
+    content["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": "AAAA"}
+    with pytest.raises(ValueError, match="panic"):
+        load({**files, "tokenizer.json": json.dumps(content).encode()})
+
+
+async def test_a_text_on_which_the_library_panics_fails_alone():
+    """A special token that the post-processor does not know is a real panic, and only where special tokens are added."""
+    files = dict(tiny_tokenizers.bundle().files)
+    content = json.loads(files["tokenizer.json"])
+    single = [{"SpecialToken": {"id": "<none>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
+    content["post_processor"] = {"type": "TemplateProcessing", "single": single, "pair": [], "special_tokens": {}}
+    model, threads = load({**files, "tokenizer.json": json.dumps(content).encode()}), TextThreads()
+    for _ in range(3):
+        with pytest.raises(Internal, match="the model's tokenizer failed on this text"):
+            await threads.encode(model, TextPrompt(text="Hello"))
+        assert await threads.encode(model, TextPrompt(text="Hello"), add_special_tokens=False)
+    threads.close()
+
+
+async def test_a_text_with_a_character_that_the_tokenizer_has_no_token_for_fails_alone():
+    tokenizer = Tokenizer(models.BPE(vocab={"a": 0, "b": 1}, merges=[], unk_token="<unk>"))
+    tokenizer.decoder = decoders.ByteLevel()
+    model, threads = load(tiny_tokenizers.bundle(tokenizer).files), TextThreads()
+    assert await threads.encode(model, TextPrompt(text="abba")) == [0, 1, 1, 0]
+    with pytest.raises(Internal):
+        await threads.encode(model, TextPrompt(text="abc"))
+    assert await threads.encode(model, TextPrompt(text="b")) == [1]
+    threads.close()
 
 
 def test_special_tokens_are_added_to_text_as_its_tokenizer_does():
