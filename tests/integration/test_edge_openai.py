@@ -274,6 +274,26 @@ async def test_an_error_in_mid_stream_is_one_terminal_event(edge: HttpEdge) -> N
             pass
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+@pytest.mark.parametrize("failure", [Unavailable("the worker is gone"), RuntimeError("secret")], ids=["told", "untold"])
+@pytest.mark.parametrize("fail_at", [0, 3, len(WORDS) - 1])
+async def test_c29_an_error_is_never_inside_a_200(edge: HttpEdge, path: str, failure: Exception, fail_at: int) -> None:
+    edge.service.fail_at, edge.service.failure = fail_at, failure
+    ask = {"messages": HELLO, "prompt": ["a", "b"], "n": 2}
+    status = 503 if isinstance(failure, Unavailable) else 500
+    whole = await edge.http.post(path, json=ask)
+    assert whole.status_code == status
+    assert set(whole.json()) == {"error"}
+    stream = await edge.http.post(path, json={**ask, "stream": True})
+    assert "[DONE]" not in stream.text
+    if stream.status_code == 200:
+        *events, last, rest = stream.text.split("\n\n")
+        assert (set(json.loads(last.removeprefix("data: "))), rest) == ({"error"}, "")
+        assert all("error" not in json.loads(event.removeprefix("data: ")) for event in events)
+    else:
+        assert (stream.status_code, fail_at) == (status, 0)
+
+
 @pytest.mark.parametrize("fail_at", [0, 2])
 async def test_our_own_fault_tells_nothing_of_its_inside(edge: HttpEdge, fail_at: int) -> None:
     edge.service.fail_at, edge.service.failure = fail_at, RuntimeError("secret")

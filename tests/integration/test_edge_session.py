@@ -162,6 +162,28 @@ async def test_a_bad_start_never_ends_the_session(edge: GrpcEdge) -> None:
     call.cancel()
 
 
+async def test_c27_each_request_has_exactly_one_end_where_ids_repeat(edge: GrpcEdge) -> None:
+    edge.service.hold_at = 2
+    call = edge.stub.Session()
+    for _ in range(5):
+        await call.write(start("a"))
+    await held(edge, 1)
+    await call.write(pb.SessionRequest(cancel="a"))
+    await edge.service.generations[0].closed.wait()
+    edge.service.hold_at = None
+    await call.write(start("a"))
+    await call.done_writing()
+    events = [event async for response in call for event in response.events]
+    ends = [event for event in events if event.done or event.HasField("error")]
+    refused = [event for event in ends if event.HasField("error")]
+    assert {event.request_id for event in ends} == {"a"}
+    assert [event.error.code for event in refused] == ["already_exists"] * 4
+    assert [event.response.chunks[-1].finish_reason for event in ends if event.done] == [
+        pb.FINISH_REASON_CANCELLED,
+        pb.FINISH_REASON_STOP,
+    ]
+
+
 async def test_an_id_in_flight_is_refused_and_the_first_goes_on(edge: GrpcEdge) -> None:
     edge.service.hold_at = 1
     call = edge.stub.Session()

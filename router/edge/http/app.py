@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp
 
 from router.edge.gate import Gate
-from router.edge.http import errors, generate, system, tokens
+from router.edge.http import errors, generate, reference, system, tokens
 from router.edge.http.access import Access
 from router.edge.http.reply import Settings
 
@@ -33,6 +33,7 @@ def make_app(
         version=version,
         description=_ABOUT,
         strict_content_type=False,
+        docs_url=None,
         redoc_url=None,
         telemetry=_NO_TELEMETRY,
     )
@@ -41,5 +42,6 @@ def make_app(
     app.include_router(tokens.routes(gate, max_body_bytes))
     app.include_router(system.model_routes(gate))
     app.include_router(system.state_routes(gate, registry, version))
+    app.include_router(reference.routes(app.openapi))
     errors.install(app)
     return Access(app)
