@@ -89,12 +89,17 @@ class Admission:
         return self._share.allows(entry.account, slots=len(entry.sequences), blocks=blocks)
 
     def shortage(self, entry: Entry, demand: _Demand, promised: int) -> Shortage:
-        """What it lacks now. The watermark is kept only while anything runs."""
-        reserve = promised + (self._watermark if self._residents.running else 0)
+        """What it lacks now. Room to grow is kept only while anything runs."""
         return Shortage(
             slots=len(entry.sequences) - self._residents.slots.free,
-            blocks=demand.taken + demand.copies + reserve - self._residents.cache.available,
+            blocks=demand.taken + demand.copies + promised + self._headroom(entry) - self._residents.cache.available,
         )
+
+    def _headroom(self, entry: Entry) -> int:
+        """Blocks to leave to those that run: the watermark; one for each of them where the entry was preempted before, or it would come
+        back only to be preempted again."""
+        running = len(self._residents.running)
+        return 0 if not running else max(self._watermark, running if entry.leader.preemptions else 0)
 
     def admit(self, entry: Entry, demand: _Demand, builder: StepBuilder, *, crowded: bool) -> None:
         """Give it all it needs, and schedule it."""
