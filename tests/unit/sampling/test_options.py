@@ -30,7 +30,9 @@ OPTIONS = {
     "bias": {"logit_bias": ((3, 2.5), (12, -1.0), (59, 4.0), (0, -100.0))},
     "allowed": {"allowed_token_ids": (1, 4, 12, 33, 59)},
     "one allowed": {"allowed_token_ids": (44,)},
-    "bad words": {"bad_words": ((50,), (17, 20), (9, 17, 21), (12, 17, 22), (12, 9, 17, 23), (17, 21), (7,) * 32)},
+    "bad words": {
+        "bad_words": ((50,), (7, 24), (17, 20), (9, 17, 21), (12, 17, 22), (12, 9, 17, 23), (17, 21), (7,) * 32)
+    },
     "min tokens": {"min_tokens": 8, "ignore_eos": False, "stop_token_ids": (30, 31)},
     "min tokens are out": {"min_tokens": 7, "ignore_eos": False, "stop_token_ids": (30, 31)},
     "temperature and filters": {"temperature": 0.8, "top_k": 30, "top_p": 0.9, "min_p": 0.01},
@@ -60,12 +62,11 @@ def random_logits(rows: int, seed: int = 3, vocabulary: int = VOCABULARY) -> tor
     return torch.randn(rows, vocabulary, generator=torch.Generator().manual_seed(seed)) * 2
 
 
-def started(samplings: list[Sampling], *, outputs: tuple[int, ...] = OUTPUTS) -> tuple[Sampler, list[SampleRow]]:
-    """A sampler whose slots have just been given PROMPT and `outputs`, as of one choice after another, and what they sample next."""
-    tokens = torch.zeros(len(samplings), 64, dtype=torch.int64)
-    tokens[:] = 59  # what was there before
-    known = (*PROMPT, *outputs)
-    tokens[:, : len(known)] = torch.tensor(known)
+def started(
+    samplings: list[Sampling], *, outputs: tuple[int, ...] = OUTPUTS, of_each: list[tuple[int, ...]] | None = None
+) -> tuple[Sampler, list[SampleRow]]:
+    """A sampler whose slots have just been given PROMPT and `outputs` (or each its own), and what they sample next; slots are choices."""
+    tokens = torch.full((len(samplings), 64), 59)  # what was there before
     made = Sampler(
         backend(),
         state=SamplingState(len(samplings)),
@@ -73,9 +74,13 @@ def started(samplings: list[Sampling], *, outputs: tuple[int, ...] = OUTPUTS) ->
         vocab_size=VOCABULARY,
         eos_token_ids=EOS,
     )
+    rows = []
     for slot, sampling in enumerate(samplings):
+        known = (*PROMPT, *(of_each[slot] if of_each else outputs))
+        tokens[slot, : len(known)] = torch.tensor(known)
         made.start(SlotStart(slot=slot, tokens=known, prompt_len=len(PROMPT), sampling=sampling, choice_index=slot))
-    return made, [SampleRow(chunk=0, slot=slot, position=len(known)) for slot in range(len(samplings))]
+        rows.append(SampleRow(chunk=0, slot=slot, position=len(known)))
+    return made, rows
 
 
 def before_temperature(sampler: Sampler, logits: torch.Tensor, rows: list[SampleRow]) -> torch.Tensor:
@@ -124,17 +129,20 @@ def test_greedy_takes_the_reference_s_most_likely_token(name: str) -> None:
 
 @pytest.mark.parametrize("order", [1, 7, 5], ids=["as they are", "mixed", "mixed again"])
 def test_a_row_is_the_same_alone_and_in_a_batch_of_all_kinds(order: int) -> None:
-    """Bit for bit: the logits, the tokens and the log-probabilities."""
+    """Bit for bit: the logits, the tokens and the log-probabilities; outputs are of all lengths."""
     samplings = [replace(options(name), seed=i, logprobs=3) for i, name in enumerate(NAMES)]
+    outputs = [OUTPUTS[: i % (len(OUTPUTS) + 1)] for i in range(len(NAMES))]
     logits = random_logits(len(NAMES))
-    sampler, rows = started(samplings)
+    sampler, rows = started(samplings, of_each=outputs)
     mixed = [i * order % len(NAMES) for i in range(len(NAMES))]
     assert sorted(mixed) == list(range(len(NAMES)))
     together = before_temperature(sampler, logits[mixed], [rows[i] for i in mixed])
     drawn = sampler.sample(logits[mixed], [rows[i] for i in mixed])
     for place, slot in enumerate(mixed):
-        alone, _ = started(samplings)
+        alone, _ = started(samplings, of_each=outputs)
         row = [rows[slot]]
+        expected = adjusted(logits[slot].tolist(), samplings[slot], PROMPT, outputs[slot], EOS)
+        assert torch.allclose(together[place].double(), torch.tensor(expected).double(), atol=1e-5, rtol=1e-5)
         assert torch.equal(before_temperature(alone, logits[slot : slot + 1], row)[0], together[place])
         single = alone.sample(logits[slot : slot + 1], row)
         assert single.tokens.item() == drawn.tokens[place].item()
