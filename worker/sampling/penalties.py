@@ -55,6 +55,11 @@ class Penalties:
         row.zero_()
         row.index_add_(0, outputs, torch.ones(len(outputs), dtype=torch.int32))
 
+    @property
+    def unused(self) -> bool:
+        """See Processor."""
+        return not self._row
+
     def uses(self, sample: SampleRow) -> bool:
         """See Processor."""
         return sample.slot in self._row

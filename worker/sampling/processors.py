@@ -24,6 +24,10 @@ class Processor(Protocol):
     def start(self, start: SlotStart) -> None:
         """A sequence takes the slot: keep what it asks for, and forget what was there."""
 
+    @property
+    def unused(self) -> bool:
+        """Whether no slot asks for it."""
+
     def uses(self, sample: SampleRow) -> bool:
         """Whether this sample's logits are to be changed."""
 
@@ -46,6 +50,11 @@ class AllowedTokens:
         self._tokens.pop(start.slot, None)
         if start.sampling.allowed_token_ids:
             self._tokens[start.slot] = torch.tensor(start.sampling.allowed_token_ids, dtype=torch.int64)
+
+    @property
+    def unused(self) -> bool:
+        """See Processor."""
+        return not self._tokens
 
     def uses(self, sample: SampleRow) -> bool:
         """See Processor."""
@@ -74,6 +83,11 @@ class BadWords:
             beginnings = [(*[adjust.ANY] * (MAX_BAD_WORD - len(word)), *word[:-1]) for word in words]
             lasts = torch.tensor([word[-1] for word in words], dtype=torch.int64)
             self._words[start.slot] = (start.prompt_len, torch.tensor(beginnings, dtype=torch.int64), lasts)
+
+    @property
+    def unused(self) -> bool:
+        """See Processor."""
+        return not self._words
 
     def uses(self, sample: SampleRow) -> bool:
         """See Processor."""
@@ -113,6 +127,11 @@ class MinTokens:
             from_here = start.prompt_len + sampling.min_tokens
             self._ends[start.slot] = (from_here, torch.tensor(sorted(ends), dtype=torch.int64))
 
+    @property
+    def unused(self) -> bool:
+        """See Processor."""
+        return not self._ends
+
     def uses(self, sample: SampleRow) -> bool:
         """See Processor."""
         found = self._ends.get(sample.slot)
@@ -136,6 +155,11 @@ class LogitBias:
         if start.sampling.logit_bias:
             tokens, values = zip(*start.sampling.logit_bias, strict=True)
             self._bias[start.slot] = (torch.tensor(tokens, dtype=torch.int64), torch.tensor(values))
+
+    @property
+    def unused(self) -> bool:
+        """See Processor."""
+        return not self._bias
 
     def uses(self, sample: SampleRow) -> bool:
         """See Processor."""

@@ -105,6 +105,8 @@ class Sampler:
 
 
 def _using(processor: Processor, rows: Sequence[SampleRow]) -> list[Placed]:
+    if processor.unused:
+        return []
     return [Placed(i, row) for i, row in enumerate(rows) if processor.uses(row)]
 
 
