@@ -37,6 +37,12 @@ def test_each_op_is_measured_at_each_step_and_equals_itself() -> None:
     assert markdown(found).count("\n") == len(found) + 2
 
 
+def test_what_one_step_writes_no_other_sees() -> None:
+    """Every block of every step of the compiled backend, where there is one, holds what the reference's does."""
+    found = rows(backend("auto", threads=1))
+    assert all(row["error"] < 1e-5 for row in found if row["error"] is not None)  # type: ignore[operator]
+
+
 def test_an_op_that_is_wrong_shows() -> None:
     right = backend("reference")
     wrong = replace(right, mlp=lambda x, weights: right.mlp(x, weights) * 1.5)

@@ -47,7 +47,8 @@ class Side:
 
 
 def timing(mine: Side, reference: Side, rounds: int, seconds: float) -> Timing:
-    """In turns; the first calls should have been made."""
+    """In turns, after a call of each that does not count."""
+    mine.first(), reference.first()
     pairs = [(mine.seconds(seconds), reference.seconds(seconds)) for _ in range(rounds)]
     return Timing(
         seconds=statistics.median(took for took, _ in pairs),
@@ -70,10 +71,11 @@ def error(mine: torch.Tensor | None, other: torch.Tensor | None) -> float | None
     return float((mine - other).abs().max() / other.abs().max().clamp_min(1e-30))
 
 
-def _row(case: Case, rig: Rig, reference: Rig, limits: Limits, rounds: int, seconds: float) -> dict[str, Any]:
-    mine, other = (Side(call=case.make(one), library_threads=one.ops.library_threads) for one in (rig, reference))
-    difference = error(mine.first(), other.first())
-    took = timing(mine, other, rounds, seconds)
+def _side(case: Case, rig: Rig) -> Side:
+    return Side(call=case.make(rig), library_threads=rig.ops.library_threads)
+
+
+def _row(case: Case, difference: float | None, limits: Limits, took: Timing) -> dict[str, Any]:
     least = roofline(case, limits)
     return {
         "op": case.op,
@@ -102,14 +104,17 @@ def measure(
 ) -> Iterator[dict[str, Any]]:
     """A row for each case of `steps` (decodes, prefills), of the ops in `only` or of all. Each side has `seconds` in each of the
     rounds; the limits are measured anew for each op.
+
+    All results are compared before anything is timed: timed calls write KV, and one side makes more of them than the other.
     """
-    limits, op = limits_of(), ""
-    for case in sorted(all_of(rig, *steps), key=lambda case: case.op):
-        if only and case.op not in only:
-            continue
-        if case.op != op:
+    cases = sorted((case for case in all_of(rig, *steps) if not only or case.op in only), key=lambda case: case.op)
+    errors = [error(_side(case, rig).first(), _side(case, reference).first()) for case in cases]
+    limits, op = None, ""
+    for case, difference in zip(cases, errors, strict=True):
+        if limits is None or case.op != op:
             limits, op = limits_of(), case.op
-        yield _row(case, rig, reference, limits, rounds, seconds)
+        took = timing(_side(case, rig), _side(case, reference), rounds, seconds)
+        yield _row(case, difference, limits, took)
 
 
 def markdown(rows: Sequence[dict[str, Any]]) -> str:

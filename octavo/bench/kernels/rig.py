@@ -53,7 +53,7 @@ def weights_of(checkpoint: Checkpoint, dtype: torch.dtype, ops: Backend) -> Weig
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Step:
-    """Chunks of equal length of `sequences` sequences, from position `start` on; each sequence has blocks of its own."""
+    """Chunks of equal length of `sequences` sequences, from position `start` on; no two sequences share a block."""
 
     sequences: int
     start: int
@@ -74,9 +74,9 @@ class Step:
         """Pairs of a query and a position that it sees, over all sequences, where no window hides any."""
         return self.sequences * (self.length * self.start + self.length * (self.length + 1) // 2)
 
-    def batch(self) -> Batch:
-        """As `prepare` takes it."""
-        tables = torch.arange(self.sequences * self.width).view(self.sequences, self.width)
+    def batch(self, first: int) -> Batch:
+        """As `prepare` takes it, with blocks from `first` on."""
+        tables = torch.arange(first, first + self.sequences * self.width).view(self.sequences, self.width)
         return Batch(
             starts=np.full(self.sequences, self.start, dtype=np.int64),
             lengths=np.full(self.sequences, self.length, dtype=np.int64),
@@ -101,17 +101,19 @@ class Rig:
             layers=spec.layers,
             kv_heads=spec.attention[0].kv_heads,
             head_dim=spec.attention[0].head_dim,
-            blocks=max(step.sequences * step.width for step in steps),
+            blocks=whole // BLOCK + sum(step.sequences * step.width for step in steps),
             dtype=dtype,
         )
         self._fill(whole)
+        self._first: dict[Step, int] = {}
+        self._copy(steps, whole // BLOCK)
 
     def prepared(self, step: Step) -> Prepared:
         """The step's preparation; KV of its sequences lies where it looks."""
-        return self.ops.prepare(step.batch(), self.pool, self.rotaries, self.weights.spec.attentions)
+        return self.ops.prepare(step.batch(self._first[step]), self.pool, self.rotaries, self.weights.spec.attentions)
 
     def _fill(self, length: int) -> None:
-        """KV of one sequence of random inputs in the first blocks, which it fills, and the same over and over in all that follow."""
+        """KV of one sequence of random inputs in the first blocks, all of which it fills."""
         draw = torch.Generator().manual_seed(5)
         for start in range(0, length, _FILL):
             count = min(_FILL, length - start)
@@ -119,10 +121,14 @@ class Rig:
             x = torch.randn(count, self.weights.spec.hidden, generator=draw)
             for number, layer in enumerate(self.weights.layers):
                 self.ops.attn_in(x.clone(), layer.attn_in, step, self.pool, number)
-        first = length // BLOCK
-        rest = range(first, self.pool.blocks)
-        if rest:
-            self.pool.copy_blocks([block % first for block in rest], list(rest))
+
+    def _copy(self, steps: Sequence[Step], first: int) -> None:
+        """The same behind every sequence of every step: what one step writes, no other one sees."""
+        for step in steps:
+            self._first[step] = first
+            targets = range(first, first + step.sequences * step.width)
+            self.pool.copy_blocks([(block - first) % step.width for block in targets], list(targets))
+            first = targets.stop
 
     def _filling(self, start: int, count: int) -> Prepared:
         tables = torch.arange(-(-(start + count) // BLOCK))[None]
