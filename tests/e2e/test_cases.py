@@ -1,7 +1,7 @@
 """Cases reported against other engines (`engine_cases.md`, by number), through the whole stack."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ SEEDS = range(6)
 FLOOD = 340  # requests at once: more than the router queues for one tenant
 
 
-async def _streamed(client: AsyncClient, prompt: str, **options: Any) -> Completion:
+async def _streamed(client: AsyncClient, prompt: str | Sequence[int], **options: Any) -> Completion:
     async with await client.complete(prompt, stream=True, return_tokens=True, **options) as stream:
         async for _ in stream:
             pass
@@ -63,6 +63,33 @@ async def test_c33_a_stop_string_is_found_wherever_tokens_cut_it(client: AsyncCl
     assert whole.choices[0].text == expected
     assert whole.choices[0].stop_string in stops
     assert whole.usage.completion_tokens == len(whole.choices[0].tokens)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+async def test_c34_stop_strings_end_callers_that_read_token_ids_alone(
+    stack: RunningStack, client: AsyncClient, seed: int
+) -> None:
+    """Ids in and ids out: the last is the one that completes the match, as where text is read, and no other is counted."""
+    prompt = (17, 300, 45, 9 + seed)
+    options: Any = {"seed": seed, "temperature": 1.0, "max_tokens": 80, "ignore_eos": True}
+    free = (await client.complete(prompt, return_tokens=True, **options)).choices[0]
+    stop = free.text[len(free.text) // 2 :][:3]
+    whole = await client.complete(prompt, return_tokens=True, stop=stop, **options)
+    streamed = await _streamed(client, prompt, stop=stop, **options)
+    assert whole.choices == streamed.choices
+    tokens = whole.choices[0].tokens
+    made = len(tokens)
+    assert tokens == free.tokens[:made]
+    assert stop in await client.detokenize(tokens)
+    assert stop not in await client.detokenize(tokens[:-1])
+    assert (whole.choices[0].finish_reason, whole.choices[0].stop_string) == ("stop", stop)
+    assert whole.usage.completion_tokens == streamed.usage.completion_tokens == made < 80
+    asked: Any = {"model": stack.model, "prompt": list(prompt), "stop": stop, **options}
+    async with httpx.AsyncClient(base_url=f"http://{stack.http}", timeout=60) as http:
+        answer = (await http.post("/v1/completions", json=asked)).json()
+    assert answer["choices"][0]["text"] == whole.choices[0].text
+    assert answer["choices"][0]["finish_reason"] == "stop"
+    assert answer["usage"]["completion_tokens"] == made
 
 
 @pytest.mark.parametrize("stop", [(), ("e", "a")])

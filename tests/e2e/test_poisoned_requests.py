@@ -125,10 +125,10 @@ async def session(stack: RunningStack, *requests: pb.GenerateRequest) -> dict[st
     return events
 
 
-async def test_logits_that_are_not_finite_from_the_start_are_one_error_with_its_status(
+async def test_c29_logits_that_are_not_finite_from_the_start_are_one_error_with_its_status(
     stack: RunningStack, client: AsyncClient, http: httpx.AsyncClient, poisoned: Poisoned
 ) -> None:
-    """Case C29: nothing of it is inside a 200."""
+    """Nothing of it is inside a 200."""
     prompt = [5, 6, poisoned.token, 7]
     async with unmoved(stack, client, poisoned):
         for more in ({}, {"n": 3}, {"logprobs": 2}):
@@ -143,10 +143,10 @@ async def test_logits_that_are_not_finite_from_the_start_are_one_error_with_its_
             assert type(await raised(client.complete(part, max_tokens=9))) is Internal
 
 
-async def test_logits_that_break_amid_a_stream_end_it_in_one_error_event(
+async def test_c29_logits_that_break_amid_a_stream_end_it_in_one_error_event(
     stack: RunningStack, client: AsyncClient, http: httpx.AsyncClient, poisoned: Poisoned
 ) -> None:
-    """Case C29: what came before is right, then one event tells the error, and nothing follows."""
+    """What came before is right, then one event tells the error, and nothing follows."""
     async with unmoved(stack, client, poisoned):
         for _ in range(2):
             status, events = await streamed(http, "/completions", completion(poisoned.prompt))
