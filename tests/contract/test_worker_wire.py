@@ -1,5 +1,6 @@
 """What goes over the internal stream comes back the same, in frames of at most 64 KiB, asserted on real bytes."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 
 from protos import worker_pb2 as pb
 from shared import rpc
+from shared.limits import MAX_ALLOWED, MAX_BAD_SEQUENCES, MAX_BAD_WORD, MAX_BIASED
 from shared.types import (
     AbortReason,
     Choice,
@@ -16,6 +18,7 @@ from shared.types import (
     KvDelta,
     KvSnapshot,
     Load,
+    PromptLogprobs,
     RejectCode,
     Rejected,
     Sampling,
@@ -46,6 +49,13 @@ SAMPLINGS = st.builds(
     stop_token_ids=TOKENS,
     ignore_eos=st.booleans(),
     logprobs=st.none() | st.integers(0, 20),
+    presence_penalty=FLOAT,
+    frequency_penalty=FLOAT,
+    repetition_penalty=FLOAT.filter(bool),
+    logit_bias=st.lists(st.tuples(U32, FLOAT), max_size=9).map(tuple),
+    allowed_token_ids=TOKENS,
+    bad_words=st.lists(TOKENS, max_size=5).map(tuple),
+    prompt_logprobs=st.none() | st.integers(0, 20),
 )
 REQUESTS = st.builds(
     TokenRequest,
@@ -149,6 +159,51 @@ def test_a_step_of_any_size_arrives_whole_and_in_order(rows, tokens, width):
     back = [wire.step_from_pb(frame.step_batch) for frame in frames]
     assert {(part.step_seq, part.acked_seq) for part in back} == {(2**63, 2**63)}
     assert tuple(delta for part in back for delta in part.deltas) == step.deltas
+
+
+@pytest.mark.parametrize("count", [1, 199, 200, 201, 512, 2_000])
+@pytest.mark.parametrize("width", [0, 1, 20])
+@pytest.mark.parametrize("company", [0, 3, 150])
+def test_a_prompts_rows_arrive_in_order_before_the_tokens_whatever_their_number(count, width, company):
+    top = tuple((2**32 - 1 - i, -float(i)) for i in range(width))
+    rows = tuple(TokenLogprobs(sampled=-float(i), top=top) for i in range(count))
+    (before, *others) = deltas(company + 1, 1, 20)
+    scored = replace(before, handle=7, prompt=PromptLogprobs(first=5, rows=rows))
+    step = StepDeltas(step_seq=2**63, acked_seq=2**63, deltas=(*others, scored))
+    back = [wire.step_from_pb(over_the_wire(frame).step_batch) for frame in wire.step_to_pb(step)]
+    got = [delta for part in back for delta in part.deltas]
+    own = [delta for delta in got if delta.handle == 7]
+    pieces = [delta.prompt for delta in own if delta.prompt is not None]
+    assert [piece.first for piece in pieces] == [5 + sum(len(p.rows) for p in pieces[:i]) for i in range(len(pieces))]
+    assert tuple(row for piece in pieces for row in piece.rows) == rows
+    assert [delta.tokens for delta in own] == [()] * (len(own) - 1) + [before.tokens]
+    assert own[-1].logprobs == before.logprobs
+    assert tuple(delta for delta in got if delta.handle != 7) == tuple(others)
+    for part in back:
+        handles = [delta.handle for delta in part.deltas]
+        assert len(set(handles)) == len(handles), "a frame names a handle once"
+
+
+def test_the_largest_sampling_options_fit_a_frame_with_a_prompt():
+    ids = tuple(range(2**32 - 1, 2**32 - 1 - MAX_ALLOWED, -1))
+    sampling = Sampling(
+        temperature=1.0,
+        max_tokens=2**32 - 1,
+        stop_token_ids=ids[:64],
+        logit_bias=tuple((token, 100.0) for token in ids[:MAX_BIASED]),
+        allowed_token_ids=ids,
+        bad_words=(ids[:MAX_BAD_WORD],) * MAX_BAD_SEQUENCES,
+    )
+    request = TokenRequest(
+        seq=2**64 - 1,
+        request_id="r" * 32,
+        tenant=Tenant(id="t" * 64, salt=b"s" * 64),
+        prompt_tokens=list(ids[:100]),
+        choices=tuple(Choice(handle=2**32 - 1 - i, index=i) for i in range(64)),
+        sampling=sampling,
+        traceparent="00-" + "a" * 52,
+    )
+    assert received(request) == request
 
 
 def test_a_usual_step_is_one_frame():

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from protos import worker_pb2 as pb
 from shared import rpc
 from shared.errors import InvalidRequest
-from shared.types import TokenDelta, TokenLogprobs
+from shared.types import PromptLogprobs, TokenDelta, TokenLogprobs
 from shared.wire import worker as wire
 from worker.servicer.acks import Acks
 from worker.servicer.assembly import Assembly
@@ -202,6 +202,28 @@ def test_merged_steps_give_every_choice_the_same_tokens_and_logprobs(steps):
     for frame in frames:
         if frame.HasField("step_batch"):
             assert (frame.step_batch.step_seq, frame.step_batch.acked_seq) == (len(steps) - 1, 2 * len(steps) - 2)
+
+
+def test_merged_steps_join_a_prompts_rows_ahead_of_its_tokens():
+    def scored(handle: int, first: int, count: int) -> TokenDelta:
+        rows = tuple(TokenLogprobs(sampled=-float(first + i)) for i in range(count))
+        return TokenDelta(handle=handle, tokens=(), prompt=PromptLogprobs(first=first, rows=rows))
+
+    other = TokenDelta(handle=9, tokens=(3,))
+    bundles = [
+        Bundle(deltas=(scored(1, 1, 16), other)),
+        Bundle(deltas=(other, scored(1, 17, 190))),
+        Bundle(deltas=(scored(2, 207, 3),), ends=(down(1),), ended=frozenset({1})),  # an heir goes on
+        Bundle(deltas=(TokenDelta(handle=2, tokens=(7,)),)),
+    ]
+    frames = list(frames_of(bundles))
+    assert frames[-1].HasField("pong")
+    got = [delta for frame in frames[:-1] for delta in wire.step_from_pb(frame.step_batch).deltas]
+    pieces = [delta.prompt for delta in got if delta.prompt is not None]
+    assert [-row.sampled for piece in pieces for row in piece.rows] == list(range(1, 210))
+    assert [piece.first for piece in pieces] == [1, 201, 207]
+    assert [delta.tokens for delta in got if delta.handle == 2][-1] == (7,)
+    assert [token for delta in got if delta.handle == 9 for token in delta.tokens] == [3, 3]
 
 
 def test_tokens_of_a_handle_that_is_used_again_do_not_pass_its_end():
