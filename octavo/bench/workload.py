@@ -84,8 +84,12 @@ def read(path: Path) -> Workload:
         content = json.loads(path.read_text())
         items = (_item(entry["prompt_token_ids"], entry["output_len"]) for entry in content["requests"])
         workload = Workload(name=path.name, items=tuple(items), probes=_probes(content.get("probes", {})))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InvalidRequest(f"{path}: not a workload: {error!r}", param="workload") from error
+    except OSError as error:
+        raise InvalidRequest(f"{path}: {error.strerror}", param="workload") from error
+    except KeyError as error:
+        raise InvalidRequest(f"{path}: not a workload: {error} is missing", param="workload") from error
+    except (ValueError, TypeError, AttributeError) as error:
+        raise InvalidRequest(f"{path}: not a workload: {error}", param="workload") from error
     if not workload.items:
         raise InvalidRequest(f"{path}: holds no requests", param="workload")
     return workload

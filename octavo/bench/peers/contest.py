@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from octavo.bench import machine
 from octavo.bench.peers import programs, servers
@@ -30,12 +30,11 @@ PARTS = ("offline", "serving")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """`rounds` of each pair; `timeout` seconds for each program, and for each server to be ready."""
+    """`parts` of PARTS; `rounds` of each pair."""
 
     peers: tuple[str, ...]
     parts: tuple[str, ...]
     rounds: int
-    timeout: float
 
 
 def write_workload(workload: Workload, path: Path) -> Path:
@@ -44,33 +43,49 @@ def write_workload(workload: Workload, path: Path) -> Path:
     return path
 
 
-class _Field:
-    """What the turns share: the setting, a folder for reports, and who is told."""
+class Sides(Protocol):
+    """Whose turn it can be. Each takes its turn in processes that are gone when it returns; each may raise ProgramFailed."""
 
-    def __init__(self, setting: Setting, plan: Plan, folder: Path, progress: Callable[[str], None]):
+    def machine(self) -> Figures:
+        """The probe."""
+
+    def ours(self, *, loads: bool) -> Figures:
+        """Our engine; with `loads` at several numbers of requests at a time as well."""
+
+    def theirs(self, peer: str) -> Figures:
+        """A peer's engine."""
+
+    def served(self, side: str) -> Figures:
+        """A server ("octavo" or a peer's) under the client, one load after the other."""
+
+    def both_ways(self) -> Figures:
+        """Our server, with our engine at the same loads beside it."""
+
+
+class Processes:
+    """The real sides. `folder` is for files that the turns exchange."""
+
+    def __init__(self, setting: Setting, timeout: float, folder: Path, progress: Callable[[str], None]):
         self._setting = setting
-        self._plan = plan
+        self._timeout = timeout
         self._report = folder / "report.json"
         self._progress = progress
 
     def machine(self) -> Figures:
-        """The probe."""
+        """As Sides says; so below."""
         seen = programs.calibration(self._setting, self._run)
         self._progress("machine: " + ", ".join(f"{name} {value:g}" for name, value in seen.items()))
         return dict(seen)
 
     def ours(self, *, loads: bool) -> Figures:
-        """Our engine, in a process of its own."""
         setting = self._setting if loads else replace(self._setting, loads=())
         return self._said("octavo", programs.octavo(setting, self._run, self._report))
 
     def theirs(self, peer: str) -> Figures:
-        """A peer's engine."""
         return self._said(peer, programs.OFFLINE[peer](self._setting, self._run))
 
     def served(self, side: str) -> Figures:
-        """A server under the client, one load after the other."""
-        with servers.SERVERS[side](self._setting, self._plan.timeout) as server:
+        with servers.SERVERS[side](self._setting, self._timeout) as server:
             at = {}
             for load in self._setting.loads:
                 at[str(load.concurrency)] = under(server, self._setting, load, self._run, self._report)
@@ -80,12 +95,11 @@ class _Field:
         return {"at": at}
 
     def both_ways(self) -> Figures:
-        """Our server, with our engine at the same loads beside it."""
         engine = programs.octavo(replace(self._setting, repeats=1), self._run, self._report)
         return {**self.served("octavo"), "engine_at": engine["at"]}
 
     def _run(self, program: Program) -> Ended:
-        return run(program, self._plan.timeout)
+        return run(program, self._timeout)
 
     def _said(self, side: str, figures: Figures) -> Figures:
         self._progress(f"{side}: " + ", ".join(f"{name} {figures[name]:g}" for name in OFFLINE[:3]))
@@ -116,19 +130,16 @@ def _served_share(it: Contest) -> dict[str, list[float]]:
     return shares
 
 
-def measure(
-    setting: Setting, plan: Plan, workload: Workload, folder: Path, progress: Callable[[str], None]
-) -> dict[str, Any]:
-    """The report. `folder` is for files that the turns exchange."""
-    field = _Field(setting, plan, folder, progress)
+def measure(sides: Sides, setting: Setting, plan: Plan, workload: Workload) -> dict[str, Any]:
+    """The report."""
     offline: list[dict[str, Any]] = []
     serving: list[dict[str, Any]] = []
     for peer in plan.peers if "offline" in plan.parts else ():
-        ours = partial(field.ours, loads=peer == "openvino")  # which alone is run in process at several loads
-        it = contest(peer, ours, partial(field.theirs, peer), field.machine, plan.rounds)
+        ours = partial(sides.ours, loads=peer == "openvino")  # which alone is run in process at several loads
+        it = contest(peer, ours, partial(sides.theirs, peer), sides.machine, plan.rounds)
         offline.append({**told(it, OFFLINE), "at": _loads(it)})
     for peer in _servers(plan):
-        it = contest(peer, field.both_ways, partial(field.served, peer), field.machine, plan.rounds)
+        it = contest(peer, sides.both_ways, partial(sides.served, peer), sides.machine, plan.rounds)
         serving.append({**told(it, ()), "at": _loads(it), "share_of_engine": _served_share(it)})
     return {
         "tool": "octavo bench peers",

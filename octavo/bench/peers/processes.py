@@ -12,7 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from octavo.bench.peers import proc
+
 _POLL_S = 0.05
+_WATCH_S = 1.0  # between two looks at the memory of a program's processes
 _GRACE_S = 30.0  # from SIGTERM to SIGKILL
 _TAIL = 400  # characters of what a failed program said last
 
@@ -31,7 +34,7 @@ class Program:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ended:
-    """A program that ended well. `cpu_s` is its own and that of its ended children; `peak_rss` bytes of the largest process of them."""
+    """A program that ended well. `cpu_s` is its own and that of its ended children; `peak_rss` the sum of its processes' largest sizes."""
 
     output: str
     seconds: float
@@ -69,9 +72,13 @@ def _reaped(pid: int) -> tuple[int, float, int] | None:
     return os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024
 
 
-def _wait(pid: int, seconds: float) -> tuple[int, float, int] | None:
-    limit = time.monotonic() + seconds
-    while (reaped := _reaped(pid)) is None and time.monotonic() < limit:
+def _wait(pid: int, seconds: float, watch: Callable[[], None] = lambda: None) -> tuple[int, float, int] | None:
+    """What `_reaped` tells, or None after `seconds`; calls `watch` now and then meanwhile."""
+    limit, next_watch = time.monotonic() + seconds, 0.0
+    while (reaped := _reaped(pid)) is None and (now := time.monotonic()) < limit:
+        if now >= next_watch:
+            watch()
+            next_watch = now + _WATCH_S
         time.sleep(_POLL_S)
     return reaped
 
@@ -111,8 +118,9 @@ def run(program: Program, timeout: float) -> Ended:
     """Runs it to its end. Raises ProgramFailed where that takes longer than `timeout` seconds, or its status is not 0."""
     with _started(program) as running:
         began, done = time.monotonic(), None
+        peaks: dict[int, int] = {}  # a child that nobody waits for is not in its parent's usage
         try:
-            done = _wait(running.pid, timeout)
+            done = _wait(running.pid, timeout, lambda: peaks.update(proc.peaks(proc.tree(running.pid))))
         finally:
             if done is None:
                 _end(running, _GRACE_S)
@@ -122,7 +130,8 @@ def run(program: Program, timeout: float) -> Ended:
         status, cpu_s, peak = done
         if status:
             raise ProgramFailed(f"ended with status {status}: {running.last_words()}")
-        return Ended(output=running.said(), seconds=time.monotonic() - began, cpu_s=cpu_s, peak_rss=peak)
+        peak_rss = max(peak, sum(peaks.values()))
+        return Ended(output=running.said(), seconds=time.monotonic() - began, cpu_s=cpu_s, peak_rss=peak_rss)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from octavo.bench.peers import cpu
+from octavo.bench.peers import proc
 from octavo.bench.peers.processes import Program, ProgramFailed, Running, command_line, free_port, serving
 from octavo.bench.peers.programs import Figures, Load, Runner, Setting, helper_python
 
@@ -50,7 +50,7 @@ def vllm(setting: Setting, timeout: float) -> Iterator[Server]:
     program = Program(command=command_line(setting.scripts / "vllm_server.sh"), env={**setting.env, "PORT": str(port)})
 
     def roles(running: Running) -> Mapping[str, tuple[int, ...]]:
-        front, *rest = cpu.tree(running.pid)
+        front, *rest = proc.tree(running.pid)
         return {"router": (front,), "worker": tuple(rest)}
 
     with serving(program, lambda _: _answers(url), timeout) as running:
@@ -68,7 +68,7 @@ def octavo(setting: Setting, timeout: float) -> Iterator[Server]:
             raise ProgramFailed("it is ready and does not say where")
         pids = {"router": (told["router_pid"],), "worker": tuple(told["worker_pids"])}
         own = [pid for each in pids.values() for pid in each]
-        others = tuple(pid for pid in cpu.tree(running.pid) if pid not in own)
+        others = tuple(pid for pid in proc.tree(running.pid) if pid not in own)
         yield Server(url=f"http://{told['http']}", model="m", roles=lambda: {**pids, "supervisor": others})
 
 
@@ -90,9 +90,9 @@ def under(server: Server, setting: Setting, load: Load, run: Runner, out: Path) 
     where = ("--base", server.url, "--model", server.model, "--workload", setting.workload, "--out", out)
     command = (helper_python(setting), script, *where, "--concurrency", load.concurrency, "--n", load.requests)
     out.unlink(missing_ok=True)
-    before = {role: cpu.seconds(pids) for role, pids in server.roles().items()}
+    before = {role: proc.seconds(pids) for role, pids in server.roles().items()}
     ended = run(Program(command=command_line(*command)))
-    spent = {role: cpu.seconds(pids) - before.get(role, 0.0) for role, pids in server.roles().items()}
+    spent = {role: proc.seconds(pids) - before.get(role, 0.0) for role, pids in server.roles().items()}
     told = json.loads(out.read_text())
     if told["out_tok"] != told["expected"]:
         raise ProgramFailed(f"{told['out_tok']} tokens came, {told['expected']} were asked for")

@@ -4,6 +4,7 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+_HOW = {"transformers": ", one request at a time"}  # which is how its program runs them
 _OFFLINE = {
     "output_throughput": ("output tok/s, all at once", 1.0),
     "decode_tokens_per_s": ("one stream, tok/s", 1.0),
@@ -45,14 +46,14 @@ def _cells(compared: Mapping[str, Mapping[str, float]], side: str, columns: Mapp
 
 def _three(label: str, peer: str, compared: Mapping[str, Any], columns: Mapping[str, float]) -> Iterator[list[str]]:
     """Ours, theirs, and the ratio."""
-    yield [f"octavo{label}", *_cells(compared, "ours", columns)]
-    yield [f"{peer}{label}", *_cells(compared, "theirs", columns)]
+    yield [f"octavo beside {peer}{label}", *_cells(compared, "ours", columns)]
+    yield [f"{peer}{_HOW.get(peer, '')}{label}", *_cells(compared, "theirs", columns)]
     yield ["ours / theirs", *_cells(compared, "ratio", columns)]
 
 
 def _failure(it: Mapping[str, Any], columns: int) -> Iterator[list[str]]:
     if it["failed"]:
-        yield [f"{it['peer']}: failed", " ".join(it["failed"].split())[:200].replace("|", "/"), *[""] * (columns - 1)]
+        yield [f"{it['peer']}: failed", " ".join(it["failed"].split())[-200:].replace("|", "/"), *[""] * (columns - 1)]
 
 
 def _offline(contests: Sequence[Mapping[str, Any]]) -> Iterator[str]:

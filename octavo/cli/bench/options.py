@@ -6,16 +6,15 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from octavo.cli.arguments import whole
+
 if TYPE_CHECKING:
     from octavo.bench.workload import Workload
 
 
 def positive(text: str) -> int:
     """argparse's type of a number of at least 1."""
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return number
+    return whole(1)(text)
 
 
 def load(text: str) -> tuple[int, int]:
@@ -32,7 +31,7 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 def add_workload(parser: argparse.ArgumentParser) -> None:
     """--workload, --seed and --json."""
     parser.add_argument("--workload", type=Path, help="a JSON file of requests (a generated mix of lengths)")
-    parser.add_argument("--seed", type=int, default=0, help="of the generated mix (%(default)s)")
+    parser.add_argument("--seed", type=whole(0), default=0, help="of the generated mix (%(default)s)")
     add_json(parser)
 
 

@@ -78,7 +78,7 @@ def _plan(arguments: argparse.Namespace, home: Path) -> "Plan":
     if not peers:
         raise InvalidRequest(f"no peer is installed in {home} (PEERS_HOME names another place)")
     rounds = 1 if arguments.quick else arguments.rounds
-    return Plan(peers=peers, parts=tuple(arguments.parts), rounds=rounds, timeout=arguments.timeout)
+    return Plan(peers=peers, parts=tuple(arguments.parts), rounds=rounds)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -102,7 +102,8 @@ def run(arguments: argparse.Namespace) -> int:
             loads=tuple(Load(concurrency=c, requests=n) for c, n in loads),
             engine=engine_flags(arguments),
         )
-        report = contest.measure(setting, plan, mix, Path(made), progress)
+        sides = contest.Processes(setting, arguments.timeout, Path(made), progress)
+        report = contest.measure(sides, setting, plan, mix)
     text = table.markdown(report)
     arguments.table.write_text(text) if arguments.table else progress(text)
     write(report, arguments.json)

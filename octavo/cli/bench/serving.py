@@ -5,6 +5,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
+from octavo.cli.arguments import url
 from octavo.cli.bench.options import add_workload, positive, progress, workload_of, write
 
 
@@ -15,7 +16,7 @@ def add(kinds: Any) -> None:
         help="a server's /v1/completions, streaming",
         description="Load on an OpenAI-compatible server; without --url, on the demo model, served for the run.",
     )
-    parser.add_argument("--url", help="of the server: http://127.0.0.1:8000")
+    parser.add_argument("--url", type=url, help="of the server: http://127.0.0.1:8000")
     parser.add_argument("--model", help="its name there (the first that is served)")
     parser.add_argument(
         "--concurrency", type=positive, nargs="+", default=[1, 8, 32], help="clients at a time (1 8 32)"

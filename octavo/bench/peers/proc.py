@@ -1,4 +1,4 @@
-"""CPU time of processes that run, from /proc (Linux): proc_pid_stat(5)."""
+"""CPU time and memory of processes that run, from /proc (Linux): proc_pid_stat(5), proc_pid_status(5)."""
 
 import os
 from collections.abc import Iterable
@@ -32,3 +32,17 @@ def seconds(pids: Iterable[int], root: Path = _PROC) -> float:
     stats = (_stat(pid, root) for pid in pids)
     ticks = sum(int(fields[11]) + int(fields[12]) for fields in stats if fields)
     return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def peaks(pids: Iterable[int], root: Path = _PROC) -> dict[int, int]:
+    """The largest resident size of each process so far, in bytes; those that are gone are left out."""
+    found = {}
+    for pid in pids:
+        try:
+            status = (root / str(pid) / "status").read_text()
+        except OSError:
+            continue
+        for line in status.splitlines():
+            if line.startswith("VmHWM:"):
+                found[pid] = int(line.split()[1]) * 1024
+    return found
