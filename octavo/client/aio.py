@@ -13,7 +13,7 @@ from octavo.client.beam import aio, rounds
 from octavo.client.beam.rounds import BeamOptions, BeamResult
 from octavo.client.failures import told
 from octavo.client.requests import DEFAULT_TARGET, Messages, Options
-from octavo.client.results import Assembly, Completion, Delta, Model, Usage
+from octavo.client.results import Assembly, Completion, Delta, Logprobs, Model, Usage
 from protos import inference_pb2 as pb
 from protos import inference_pb2_grpc as pb_grpc
 from shared import rpc
@@ -58,6 +58,11 @@ class AsyncStream:
     def usage(self) -> Usage | None:
         """The counts; None before the end."""
         return self._assembly.usage
+
+    @property
+    def prompt_logprobs(self) -> tuple[Logprobs | None, ...]:
+        """As in Completion: whole from the first delta on."""
+        return tuple(self._assembly.prompt_logprobs)
 
     def completion(self) -> Completion:
         """Everything received so far, joined."""

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 import octavo
-from octavo.client.results import Choice, Model, Usage
+from octavo.client.results import Choice, Logprobs, Model, Usage
 from shared.errors import Cancelled, InvalidRequest, ModelNotFound, NotFound, Overloaded, Unavailable
 from tests.fakes.edges import GrpcEdge, grpc_edge
 from tests.fakes.scripted_worker import until
@@ -235,3 +235,79 @@ async def test_cancelled_is_what_another_task_sees_when_a_stream_is_closed_under
     await stream.aclose()
     with pytest.raises((Cancelled, asyncio.CancelledError)):
         await asyncio.wait_for(waiting, 10)
+
+
+EVERY = {
+    "presence_penalty": 0.5,
+    "frequency_penalty": -0.5,
+    "repetition_penalty": 1.5,
+    "logit_bias": {7: -100.0, 8: 2.5},
+    "allowed_token_ids": [7, 8, 9],
+    "bad_words": ["fox", [3, 4], " dog", [5]],
+    "prompt_logprobs": 2,
+    "echo": True,
+    "truncate_prompt_tokens": 3,
+}
+
+
+async def test_every_sampling_option_reaches_the_router_from_both_clients(
+    edge: GrpcEdge, client: octavo.AsyncClient
+) -> None:
+    await client.complete("Hello", **EVERY)  # type: ignore[arg-type]
+    await asyncio.to_thread(_blocking, edge.address)
+    first, second = edge.service.requests
+    assert first.sampling == second.sampling
+    said = first.sampling
+    assert (said.presence_penalty, said.frequency_penalty, said.repetition_penalty) == (0.5, -0.5, 1.5)
+    assert dict(said.logit_bias) == EVERY["logit_bias"]
+    assert said.allowed_token_ids == (7, 8, 9)
+    assert (said.bad_words, said.bad_word_strings) == (((3, 4), (5,)), ("fox", " dog"))
+    assert (said.prompt_logprobs, first.echo, first.truncate_prompt_tokens) == (2, True, 3)
+
+
+def _blocking(address: str) -> None:
+    with octavo.Client(address, timeout=20) as client, client.complete("Hello", stream=True, **EVERY) as stream:  # type: ignore[call-overload]
+        for _ in stream:
+            assert len(stream.prompt_logprobs) == 3
+        _check_rows(stream.completion().prompt_logprobs)
+
+
+def _check_rows(rows: tuple[Logprobs | None, ...]) -> None:
+    """Of the last three letters of Hello, the first without a row."""
+    assert rows[0] is None
+    told = [row for row in rows[1:] if row]
+    assert [row.sampled.text for row in told] == [b"l", b"o"]
+    assert [len(row.top) for row in told] == [2, 2]
+
+
+async def test_rows_of_a_prompt_come_with_a_whole_answer_and_with_a_stream(client: octavo.AsyncClient) -> None:
+    answer = await client.complete("Hello", prompt_logprobs=2, truncate_prompt_tokens=3)
+    _check_rows(answer.prompt_logprobs)
+    async with await client.complete("Hello", stream=True, prompt_logprobs=2, truncate_prompt_tokens=3) as stream:
+        async for _ in stream:
+            _check_rows(stream.prompt_logprobs)
+    assert (await client.complete("Hello")).prompt_logprobs == ()
+
+
+@pytest.mark.parametrize(
+    ("param", "value"),
+    [
+        ("logit_bias", {-1: 1.0}),
+        ("logit_bias", {"7": 1.0}),
+        ("logit_bias", [7]),
+        ("allowed_token_ids", [2**32]),
+        ("allowed_token_ids", 7),
+        ("bad_words", [7]),
+        ("bad_words", [["fox"]]),
+        ("bad_words", ["\ud800"]),
+        ("presence_penalty", "much"),
+        ("prompt_logprobs", -1),
+        ("prompt_logprobs", 1.5),
+    ],
+)
+async def test_an_option_that_no_message_holds_is_refused_by_name(
+    client: octavo.AsyncClient, param: str, value: object
+) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        await client.complete("Hello", **{param: value})  # type: ignore[arg-type]
+    assert refused.value.param == param
