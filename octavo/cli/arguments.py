@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 def whole(low: int, high: int | None = None) -> Callable[[str], int]:
     """A whole number from `low` up, to `high` where that is given."""
-    wanted = f"at least {low}" if high is None else f"from {low} to {high}"
+    wanted = f"of at least {low}" if high is None else f"from {low} to {high}"
 
     def parse(text: str) -> int:
         try:
@@ -40,10 +40,15 @@ def real(low: float, high: float = math.inf) -> Callable[[str], float]:
 
 def url(text: str) -> str:
     """The start of a server's addresses: a scheme and a host."""
-    parts = urlsplit(text)
     try:
-        ok = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
-    except ValueError:  # a port that is none
+        parts = urlsplit(text)
+        ok = (
+            not any(map(str.isspace, text))
+            and parts.scheme in ("http", "https")
+            and bool(parts.hostname)
+            and (parts.port is None or parts.port > 0)
+        )
+    except ValueError:  # a port that is none, or an address that is none
         ok = False
     if not ok:
         raise argparse.ArgumentTypeError(f"{text!r} is no URL such as http://127.0.0.1:8000")

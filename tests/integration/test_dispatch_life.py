@@ -311,12 +311,17 @@ async def test_when_half_of_many_callers_leave_nothing_is_left_behind_and_the_re
             for task in tasks[1::4]:
                 task.cancel()
             await asyncio.wait(tasks[1::4])
-            sent = 0
             while router.metric("requests_queued", model="tiny"):
                 sent = len(worker.now.submits)
                 worker.now.load(credits=4)
                 await worker.submits(sent + 1)
-            worker.now.load()
+
+            def settled() -> bool:
+                """Again and again: a Load acknowledges what has come, and the last Submits may still be on their way."""
+                worker.now.load()
+                return all(task.done() for task in tasks)
+
+            await until(settled, "every Submit's acknowledgement")
             generations = await asyncio.gather(*tasks, return_exceptions=True)
             for generation in generations[3::4]:
                 await generation.aclose()

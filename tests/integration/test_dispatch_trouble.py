@@ -4,10 +4,12 @@ import asyncio
 
 import pytest
 
+from router.dispatch.flight import RETRY_AFTER
+from router.fleet import link
 from router.request import GenerateRequest, TextPrompt, TokenPrompt
 from shared import errors
 from shared.types import RejectCode, Tenant
-from tests.fakes.router import Router, collect, request, running_router
+from tests.fakes.router import QUICK, Router, collect, request, running_router
 from tests.fakes.scripted_worker import Conversation, ScriptedWorker, echo, load_report, until
 
 
@@ -139,6 +141,43 @@ async def test_a_worker_lost_after_a_token_ends_the_request_with_one_error(tmp_p
             with pytest.raises(errors.Unavailable):
                 await collect(generation)
             assert router.service._dispatcher.flights == 0
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("drop", link.ENDED),
+        ("crash", link.CUT),
+        ("silent", link.SILENT),
+        ("hang", link.HUNG),
+    ],
+)
+@pytest.mark.parametrize("begun", [False, True])
+async def test_a_lost_worker_is_told_in_our_words_and_may_be_tried_again(tmp_path, how, words, begun):
+    async with ScriptedWorker(worker_id="a") as worker, running_router(worker, tmp_path=tmp_path) as router:
+        await router.ready()
+        task = asyncio.create_task(router.service.generate(request()))
+        submit = (await worker.submits())[0]
+        if begun:
+            worker.now.tokens(submit.choices[0].handle, [20])
+            await task
+        await lose(worker, router, how)
+        with pytest.raises(errors.Unavailable) as lost:
+            await collect(await task)
+        assert (lost.value.message, lost.value.retry_after) == (words, RETRY_AFTER)
+
+
+async def lose(worker, router, how):
+    """In one of the ways in which workers get lost."""
+    match how:
+        case "drop":
+            worker.now.drop()
+        case "crash":
+            await worker.stop()
+        case "silent":
+            router.clock.advance(QUICK.dead_after)
+        case "hang":
+            worker.now.load(has_work=True, last_step_age_ms=60_000)
 
 
 async def test_no_live_worker_is_unavailable_and_ends_what_waits(tmp_path):

@@ -16,6 +16,8 @@ def test_the_defaults_listen_on_loopback_alone() -> None:
         ({"workers": ()}, "workers"),
         ({"workers": ("host",)}, "workers"),
         ({"workers": (":5",)}, "workers"),
+        ({"workers": ("a:1", "a:99999")}, "a:99999"),
+        ({"workers": ("a:0",)}, "a:0"),
         ({"host": ""}, "host"),
         ({"http_port": -1}, "http_port"),
         ({"grpc_port": 65_536}, "grpc_port"),
@@ -24,6 +26,7 @@ def test_the_defaults_listen_on_loopback_alone() -> None:
         ({"request_timeout": -1.0}, "request_timeout"),
         ({"keepalive_seconds": 0.0}, "keepalive_seconds"),
         ({"drain_seconds": -0.1}, "drain_seconds"),
+        ({"drain_seconds": float("inf")}, "drain_seconds"),
     ],
 )
 def test_what_cannot_be_run_is_named(fields: dict, named: str) -> None:

@@ -59,6 +59,52 @@ def test_wrong_arguments_end_with_status_2(arguments: list[str], capsys: pytest.
     assert "error:" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["serve", "m", "--port", "x"], "'x' is not a whole number from 0 to 65535"),
+        (["serve", "m", "--workers", "two"], "'two' is not a whole number from 1 to 64"),
+        (["serve", "m", "--drain-seconds", "-1"], "'-1' is not a number of at least 0"),
+        (["serve", "m", "--drain-seconds", "inf"], "'inf' is not a number of at least 0"),
+        (["chat", "--target", "somewhere"], "'somewhere' is no host:port"),
+        (["chat", "--temperature", "hot"], "'hot' is not a number from 0 to 2"),
+        (["chat", "--max-tokens", "0"], "'0' is not a whole number of at least 1"),
+        (["bench", "serving", "--url", "foo"], "'foo' is no URL such as http://"),
+        (["bench", "serving", "--url", "http://h:port"], "'http://h:port' is no URL"),
+        (["bench", "serving", "--requests", "-3"], "'-3' is not a whole number of at least 1"),
+    ],
+)
+def test_what_is_wrong_with_an_argument_is_told_in_words(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main(arguments)
+    told = capsys.readouterr().err
+    assert end.value.code == 2
+    assert words in told
+    assert " _" not in told.splitlines()[-1], "a private name"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (
+            ["bench", "serving", "--url", "http://127.0.0.1:1", "--workload", "/absent.json"],
+            "/absent.json: No such file",
+        ),
+        (["bench", "serving", "--url", "http://127.0.0.1:1"], "no answer from the server"),
+        (["chat", "--target", "127.0.0.1:1"], "127.0.0.1:1: the router cannot be reached"),
+    ],
+)
+def test_what_cannot_be_reached_is_told_in_one_line(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(arguments) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("octavo: ")
+    assert words in line
+
+
 def test_version_prints_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["version"]) == 0
     assert capsys.readouterr().out.startswith("octavo ")
