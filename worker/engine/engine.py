@@ -13,7 +13,7 @@ from worker.plan import Executor, Pending, StepPlan, StepResult
 from worker.scheduler.scheduler import Scheduler
 
 _LOG = logging.getLogger("octavo.engine")
-_MESSAGE = 500  # characters of an error that go out with a request's end
+STEP_FAILED = "the step that computed this failed"  # callers hear no more of it: what failed is in the log
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,11 +88,10 @@ class Engine:
     def _retire(self, flight: _Flight) -> StepOutput:
         try:
             result = flight.pending.result()
-        except Exception as error:  # noqa: BLE001 - the step's requests end with it, the engine lives
+        except Exception:  # noqa: BLE001 - the step's requests end with it, the engine lives
             _LOG.exception("step %d failed", flight.plan.step)
             self._note(flight, failed=True)
-            message = f"{type(error).__name__}: {error}"[:_MESSAGE]
-            return self._scheduler.fail(flight.plan, message, self._retired_at)
+            return self._scheduler.fail(flight.plan, STEP_FAILED, self._retired_at)
         self._note(flight, failed=False)
         return self._scheduler.apply(flight.plan, result, self._retired_at)
 

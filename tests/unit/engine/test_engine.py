@@ -7,6 +7,7 @@ from tests.fakes.clock import FakeClock
 from tests.fakes.engine import Gate, token_request
 from tests.fakes.executor import FakeExecutor, alone
 from worker.engine import Engine
+from worker.engine.engine import STEP_FAILED
 from worker.events import StepOutput
 from worker.scheduler.config import SchedulerConfig
 from worker.scheduler.scheduler import Scheduler
@@ -98,7 +99,8 @@ def test_a_step_that_raises_ends_its_own_requests_in_order(depth, where, caplog)
     outputs += run(it)
     ends = {end.handle: end for output in outputs for _, end in output.finished}
     assert ends[1].reason is FinishReason.ERROR
-    assert ends[1].message == "ValueError: boom"
+    assert ends[1].message == STEP_FAILED
+    assert "boom" in caplog.text
     assert ends[2].reason is FinishReason.LENGTH or ends[2].reason is FinishReason.ERROR
     assert "step 1 failed" in caplog.text
     late = token_request(3, 3, length=30)
