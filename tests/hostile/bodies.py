@@ -53,7 +53,7 @@ FIELDS: dict[str, tuple[Any, ...]] = {
         *({"4294967296": 1}, {"9" * 400: 1}, {str(i): 1 for i in range(1025)}),
     ),
     "allowed_token_ids": (3, {}, [], [-1], [2**32], list(range(4097))),
-    "bad_words": ("x", 1, {}, [""], [[]], [[-1]], [[2**32]], ["x"] * 65, [[1]] * 65, [[1] * 33], ["x" * 257]),
+    "bad_words": ("x", 1, {}, [""], [[]], [[-1]], [[2**32]], ["x"] * 65, [[1]] * 65, ["x" * 257]),
     "prompt_logprobs": (*_NO_INTEGER, -1, 21),
     "truncate_prompt_tokens": (*_NO_INTEGER, 0, -1, 2**32),
 }
@@ -65,6 +65,7 @@ PLACES: dict[str, tuple[dict[str, Any], ...]] = {
     "stop_token_ids[0]": ({"stop_token_ids": ["a"]}, {"stop_token_ids": [1.5]}, {"stop_token_ids": [True]}),
     "logit_bias.5": ({"logit_bias": {"5": "x"}}, {"logit_bias": {"5": True}}, {"logit_bias": {"5": None}}),
     "allowed_token_ids[0]": ({"allowed_token_ids": [None]}, {"allowed_token_ids": ["1"]}),
+    "bad_words[0]": ({"bad_words": [[1] * 33]},),
     "bad_words[1]": ({"bad_words": ["a", 1]}, {"bad_words": ["a", {}]}),
     "bad_words[0][0]": ({"bad_words": [["x"]]}, {"bad_words": [[1.5]]}),
     "prompt_logprobs": ({"prompt_logprobs": 1, "stream": True},),

@@ -8,6 +8,8 @@ from typing import Any
 import grpc
 import grpc.aio
 import httpx
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
 
 from protos import inference_pb2 as pb
 from shared import rpc
@@ -20,7 +22,7 @@ FIELDS = {"message", "type", "param", "code"}
 
 @dataclass(frozen=True, kw_only=True)
 class Told:
-    """An answer: its status, its error's fields, and whether the server said that the connection ends."""
+    """An answer: its status and its error's fields."""
 
     status: int
     error: dict[str, Any]
@@ -50,7 +52,7 @@ async def send_body(http: httpx.AsyncClient, path: str, body: Any) -> Told:
 
 
 async def send_call(channel: grpc.aio.Channel, method: str, message: Any) -> tuple[grpc.StatusCode, str]:
-    """The status of a call, and the field that it names; OK names none."""
+    """The status of a call, and the field that its google.rpc.BadRequest names; OK names none."""
     data = message if isinstance(message, bytes) else message.SerializeToString()
     path = f"/octavo.v1.Inference/{method}"
     try:
@@ -60,8 +62,24 @@ async def send_call(channel: grpc.aio.Channel, method: str, message: Any) -> tup
         else:
             await channel.unary_unary(path)(data, timeout=BOUND)
     except grpc.aio.AioRpcError as error:
-        return error.code(), rpc.from_rpc_error(error).param or ""
+        return error.code(), _field(error)
     return grpc.StatusCode.OK, ""
+
+
+def _field(error: grpc.aio.AioRpcError) -> str:
+    """The one field at fault, on which both of the status's details agree."""
+    fields = bad_fields(error)
+    assert fields in ([], [rpc.from_rpc_error(error).param])
+    return "".join(fields)
+
+
+def bad_fields(error: grpc.aio.AioRpcError) -> list[str]:
+    """The fields that the status's google.rpc.BadRequest names."""
+    status, bad = rpc_status.from_call(error), error_details_pb2.BadRequest()
+    if status is not None:
+        for detail in status.details:
+            detail.Unpack(bad)
+    return [violation.field for violation in bad.field_violations]
 
 
 async def send_session(channel: grpc.aio.Channel) -> list[tuple[str, str, str, int]]:

@@ -5,11 +5,14 @@ from collections.abc import AsyncIterator
 import grpc
 import grpc.aio
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from protos import inference_pb2 as pb
 from shared import rpc
 from tests.fakes.edges import GrpcEdge, grpc_edge
 from tests.fakes.service import FakeService
+from tests.hostile.senders import send_call
 
 BYTES = (b"\xff" * 50, b"\x0a\xff")
 NOT_UTF8 = b"\x1a\x02\xff\xfe"  # as a prompt
@@ -50,3 +53,37 @@ async def test_malformed_bytes_are_invalid_on_every_method_and_the_next_request_
 async def test_a_prompt_that_is_not_utf8_is_invalid(edge: GrpcEdge) -> None:
     async with rpc.channel(edge.address) as channel:
         await _invalid(channel.unary_stream("/octavo.v1.Inference/Generate")(NOT_UTF8, timeout=10))
+
+
+RIGHT = {
+    "Generate": pb.GenerateRequest(
+        request_id="r",
+        chat=pb.Chat(messages=[pb.ChatMessage(role="user", content="Hello")]),
+        sampling=pb.Sampling(temperature=0.5, stop=["x"], stop_token_ids=[1], logit_bias={5: 1}, max_tokens=2),
+        n=2,
+    ).SerializeToString(),
+    "Tokenize": pb.TokenizeRequest(text="Hello").SerializeToString(),
+    "Detokenize": pb.DetokenizeRequest(tokens=[72, 105]).SerializeToString(),
+}
+EXPECTED = {
+    grpc.StatusCode.OK,
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.NOT_FOUND,
+}
+
+
+@given(
+    method=st.sampled_from(list(RIGHT)),
+    edits=st.lists(st.tuples(st.integers(0, 200), st.binary(max_size=4), st.integers(0, 3)), max_size=4),
+)
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+async def test_c28_no_change_of_bytes_makes_a_server_error(
+    edge: GrpcEdge, method: str, edits: list[tuple[int, bytes, int]]
+) -> None:
+    data = RIGHT[method]
+    for place, put, taken in edits:
+        at = place % (len(data) + 1)
+        data = data[:at] + put + data[at + taken :]
+    async with rpc.channel(edge.address) as channel:
+        code, _ = await send_call(channel, method, data)
+    assert code in EXPECTED

@@ -1,6 +1,8 @@
 """Reads a JSON body: its type and size are checked first, and it is parsed strictly (no NaN, no bottomless nesting)."""
 
-from collections.abc import AsyncIterator, Callable, Coroutine
+import gc
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pydantic_core
@@ -40,9 +42,22 @@ async def _limited(chunks: AsyncIterator[bytes], limit: int) -> bytes:
     return bytes(body)
 
 
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Holds off the garbage collector: it would walk all of a large body several times while that is made, and JSON has no cycles."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
 def _parsed(body: bytes) -> Any:
     try:
-        return pydantic_core.from_json(body, allow_inf_nan=False)
+        with _uncollected():
+            return pydantic_core.from_json(body, allow_inf_nan=False)
     except ValueError as error:
         raise InvalidRequest(f"the body is not valid JSON: {error}", code="invalid_json") from error
 

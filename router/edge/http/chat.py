@@ -3,9 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_core import PydanticCustomError
 
-from router.edge.bounds import check_count, turn
+from router.edge.bounds import MAX_TURNS, turn
 from router.edge.http import answers, fields, logprobs
 from router.edge.http.errors import dotted
 from router.edge.http.fields import (
@@ -18,6 +19,8 @@ from router.edge.http.fields import (
 from router.request import ChatPrompt, GenerateRequest, Message, Piece
 from shared.errors import InvalidRequest
 
+MAX_PARTS = 4_096  # of all messages' contents
+
 
 class ContentPart(BaseModel):
     """A piece of a message's content. Only text is served."""
@@ -28,7 +31,7 @@ class ContentPart(BaseModel):
     text: str | None = None
 
 
-Parts = Annotated[list[ContentPart], FirstFault]
+Parts = Annotated[list[ContentPart], FirstFault, Field(max_length=MAX_PARTS)]
 
 
 class ChatMessage(BaseModel):
@@ -41,10 +44,22 @@ class ChatMessage(BaseModel):
     name: str | None = None
 
 
+def _few_parts(messages: object) -> object:
+    """Lets pass whatever has no more than MAX_PARTS pieces of content in all."""
+    if isinstance(messages, list):
+        contents = (message.get("content") for message in messages[:MAX_TURNS] if isinstance(message, dict))
+        if sum(len(content) for content in contents if isinstance(content, list)) > MAX_PARTS:
+            raise PydanticCustomError("too_long", "the messages have more than {most} parts", {"most": MAX_PARTS})
+    return messages
+
+
+Messages = Annotated[list[ChatMessage], FirstFault, Field(max_length=MAX_TURNS), BeforeValidator(_few_parts)]
+
+
 class ChatBody(SamplingFields):
     """The body of a chat completion."""
 
-    messages: Annotated[list[ChatMessage], FirstFault]
+    messages: Messages
     max_completion_tokens: int | None = Field(None, description="The most tokens to generate; max_tokens' new name.")
     logprobs: bool | None = Field(None, description="Tell each token's log-probability. Default false.")
     top_logprobs: int | None = Field(None, description="Alternatives a token, 0 to 20; needs logprobs.")
@@ -111,7 +126,6 @@ def requests_of(body: ChatBody, caller: Caller) -> tuple[GenerateRequest, ...]:
 
 def chat_prompt(given: Sequence[ChatMessage], add_generation_prompt: bool | None) -> ChatPrompt:
     """The conversation. Raises InvalidRequest naming the part at fault."""
-    check_count(given, "messages")
     messages = tuple(_message(message, i) for i, message in enumerate(given))
     return ChatPrompt(messages=messages, add_generation_prompt=add_generation_prompt is not False)
 

@@ -11,10 +11,8 @@ from pydantic import Field
 from router.edge.http import answers, logprobs
 from router.edge.http.fields import (
     Caller,
-    FirstFault,
     Integers,
     SamplingFields,
-    Strings,
     request_of,
     sampling_of,
 )
@@ -25,8 +23,9 @@ MAX_PROMPTS = 128
 MAX_CHOICES = 512  # over all prompts
 MAX_CANDIDATES = 64  # of one prompt
 
+_Several = Field(fail_fast=True, max_length=MAX_PROMPTS)
 Prompts = Annotated[
-    str | Strings | Integers | Annotated[list[Integers], FirstFault],
+    str | Annotated[list[str], _Several] | Integers | Annotated[list[Integers], _Several],
     Field(union_mode="left_to_right"),
 ]
 
@@ -76,8 +75,6 @@ def _prompts(given: str | list[str] | list[int] | list[list[int]]) -> list[Promp
 def requests_of(body: CompletionBody, caller: Caller) -> tuple[GenerateRequest, ...]:
     """One request a prompt, each of `candidates` choices. Raises InvalidRequest naming the parameter at fault."""
     prompts, candidates = _prompts(body.prompt), body.candidates()
-    if len(prompts) > MAX_PROMPTS:
-        raise InvalidRequest(f"prompt takes at most {MAX_PROMPTS} prompts", param="prompt")
     if len(prompts) * candidates > MAX_CHOICES and len(prompts) > 1:
         param = "n" if candidates == body.choices() else "best_of"
         raise InvalidRequest(f"prompts times {param} may be {MAX_CHOICES}", param=param)

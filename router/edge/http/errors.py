@@ -77,22 +77,22 @@ def _steps(error: Mapping[str, Any], body: object) -> tuple[int | str, ...]:
     return (*path, location[-1]) if error["type"] == "missing" and location else path
 
 
-def _depth(path: Sequence[int | str]) -> tuple[int, list[int]]:
-    return len(path), [step for step in path if isinstance(step, int)]
+def _progress(failure: Mapping[str, Any], path: Sequence[int | str]) -> tuple[bool, int, list[int]]:
+    """How far a branch got: one that only had too many items liked all that it saw."""
+    return failure["type"] == "too_long", len(path), [step for step in path if isinstance(step, int)]
 
 
 def invalid_body(failures: Sequence[Mapping[str, Any]], body: object) -> errors.InvalidRequest:
     """The first parameter at fault. Where a union's branches all failed, the branch that got furthest knows best."""
     if not isinstance(body, Mapping):
         return errors.InvalidRequest("the body must be a JSON object", code="invalid_type")
-    paths = [_steps(failure, body) for failure in failures]
-    rivals = [path for path in paths if path[:1] == paths[0][:1]]
-    best = max(rivals, key=_depth)
-    said = dict.fromkeys(f["msg"] for f, path in zip(failures, paths, strict=True) if path == best)
-    kind = next(f["type"] for f, path in zip(failures, paths, strict=True) if path == best)
-    name = dotted(best)
+    told = [(failure, _steps(failure, body)) for failure in failures]
+    rivals = [each for each in told if each[1][:1] == told[0][1][:1]]
+    furthest, path = max(rivals, key=lambda each: _progress(*each))
+    said = dict.fromkeys(f["msg"] for f, steps in rivals if _progress(f, steps) == _progress(furthest, path))
+    name = dotted(path)
     message = f"{name}: {', or '.join(said).removesuffix('.')}"
-    return errors.InvalidRequest(message, param=name, code=_CODES.get(kind, "invalid_type"))
+    return errors.InvalidRequest(message, param=name, code=_CODES.get(furthest["type"], "invalid_type"))
 
 
 def _status_error(error: HTTPException) -> Response:

@@ -7,19 +7,23 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from router.edge.bounds import MAX_PROMPT_TOKENS
 from router.edge.http import refused
-from router.request import UINT64, GenerateRequest, Prompt, SamplingOptions
+from router.request import MAX_STOPS, UINT64, GenerateRequest, Prompt, SamplingOptions
 from shared.errors import InvalidRequest
-from shared.limits import MAX_BIASED
+from shared.limits import MAX_BAD_WORD, MAX_BAD_WORDS, MAX_BIASED
 from shared.types import OPEN_TENANT, Tenant
 
 # A body may hold a million faults; the first one is enough.
 FirstFault = Field(fail_fast=True)
 
-Strings = Annotated[list[str], FirstFault]
-Integers = Annotated[list[int], FirstFault]
-
-Words = Annotated[list[Annotated[str | Integers, Field(union_mode="left_to_right")]], FirstFault]
+# Lists are bounded here too, by what is more than any that could be right: the event loop waits for whatever is read.
+Strings = Annotated[list[str], FirstFault, Field(max_length=MAX_STOPS)]
+Integers = Annotated[list[int], FirstFault, Field(max_length=MAX_PROMPT_TOKENS)]
+Word = Annotated[
+    str | Annotated[list[int], FirstFault, Field(max_length=MAX_BAD_WORD)], Field(union_mode="left_to_right")
+]
+Words = Annotated[list[Word], FirstFault, Field(max_length=2 * MAX_BAD_WORDS)]
 
 _SAME = (
     "temperature",

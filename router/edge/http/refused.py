@@ -43,11 +43,11 @@ def check(extra: Mapping[str, Any] | None, n: int) -> None:
 
     What an API serves (echo and best_of in completions) is a field of its body, and never among `extra`.
     """
-    given = {name: value for name, value in (extra or {}).items() if value is not None}
-    for name in filter(_NEUTRAL.__contains__, given):
-        if given[name] not in _NEUTRAL[name]:
+    given = extra or {}
+    for name in filter(given.__contains__, _NEUTRAL):
+        if given[name] is not None and given[name] not in _NEUTRAL[name]:
             raise unsupported(name)
-    if given.get("best_of", n) != n:
+    if given.get("best_of") not in (None, n):
         raise unsupported("best_of")
 
 

@@ -6,11 +6,11 @@ from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict
 
-from router.edge.bounds import MAX_DETOKENIZED, check_tokens, checked_chat
+from router.edge.bounds import MAX_DETOKENIZED, checked_chat
 from router.edge.gate import Gate
 from router.edge.http.body import json_route
-from router.edge.http.chat import ChatMessage, chat_prompt
-from router.edge.http.fields import FirstFault, Integers
+from router.edge.http.chat import Messages, chat_prompt
+from router.edge.http.fields import FirstFault
 from router.edge.http.generate import error_docs
 from router.edge.http.refused import unsupported
 from router.request import Prompt, TextPrompt
@@ -27,9 +27,7 @@ class TokenizeBody(BaseModel):
 
     model: str | None = Field(None, description="A served name; may be left out where one model is served.")
     prompt: str | None = Field(None, description="A text.")
-    messages: Annotated[list[ChatMessage], FirstFault] | None = Field(
-        None, description="A conversation, rendered by the model's own template."
-    )
+    messages: Messages | None = Field(None, description="A conversation, rendered by the model's own template.")
     add_special_tokens: bool | None = Field(
         None, description="Add the tokenizer's own. Default true for a text, false for a conversation."
     )
@@ -42,7 +40,9 @@ class DetokenizeBody(BaseModel):
     model_config = ConfigDict(strict=True)
 
     model: str | None = Field(None, description="A served name; may be left out where one model is served.")
-    tokens: Integers = Field(description=f"Up to {MAX_DETOKENIZED} token ids.")
+    tokens: Annotated[list[int], FirstFault] = Field(
+        max_length=MAX_DETOKENIZED, description=f"Up to {MAX_DETOKENIZED} token ids."
+    )
 
 
 class Tokens(TypedDict):
@@ -94,7 +94,6 @@ def routes(gate: Gate, max_body_bytes: int) -> APIRouter:
     @router.post("/detokenize", responses=error_docs(400, 404, 413, 415))
     async def detokenize(body: DetokenizeBody) -> Text:
         """The text of token ids, special tokens as they are spelled."""
-        check_tokens(body.tokens, "tokens", MAX_DETOKENIZED)
         return {"prompt": await gate.detokenize(body.model or "", body.tokens)}
 
     return router
