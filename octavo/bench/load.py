@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,13 +59,18 @@ async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[dict[str, A
     raise RequestFailed("the stream ended without [DONE]")
 
 
-async def _timeline(response: aiohttp.ClientResponse, start: float) -> Timeline:
+def _unheard(_moment: float) -> None:
+    """A piece that nobody waits for."""
+
+
+async def _timeline(response: aiohttp.ClientResponse, start: float, on_piece: Callable[[float], None]) -> Timeline:
     pieces: list[float] = []
     usage: dict[str, int] = {}
     async for event in _events(response):
         # An end without text is no piece; an answer without any text has one all the same.
         if event["choices"] and (event["choices"][0]["text"] or not pieces):
             pieces.append(time.perf_counter())
+            on_piece(pieces[-1])
         usage = event.get("usage") or usage
     if not pieces or not usage:
         raise RequestFailed("the stream told no tokens, or no usage")
@@ -78,13 +83,15 @@ async def _timeline(response: aiohttp.ClientResponse, start: float) -> Timeline:
     )
 
 
-async def request(session: aiohttp.ClientSession, item: Item, model: str) -> Timeline:
-    """One request, to its end. Raises RequestFailed."""
+async def request(
+    session: aiohttp.ClientSession, item: Item, model: str, on_piece: Callable[[float], None] = _unheard
+) -> Timeline:
+    """One request, to its end; `on_piece` hears of each piece when it comes. Raises RequestFailed."""
     start = time.perf_counter()
     async with session.post("/v1/completions", json=body(item, model)) as response:
         if response.status != 200:
             raise RequestFailed(f"HTTP {response.status}: {(await response.text())[:300]}")
-        return await _timeline(response, start)
+        return await _timeline(response, start, on_piece)
 
 
 async def _client(

@@ -1,10 +1,13 @@
 """Our own side of the peers' bench, with real processes and a tiny model."""
 
+import asyncio
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from octavo.bench import intrusion
+from octavo.bench.intrusion import Shape
 from octavo.bench.peers import programs, servers
 from octavo.bench.peers.contest import write_workload
 from octavo.bench.peers.processes import run
@@ -52,6 +55,19 @@ def test_our_server_is_started_put_under_the_peers_client_and_stopped(setting: S
         assert sum(one["cpu_share"].values()) == pytest.approx(1.0, abs=0.01)
     assert len(pids) >= 3
     assert not any((Path("/proc") / str(pid)).exists() for pid in pids)
+
+
+@pytest.mark.slow
+def test_long_prompts_arrive_among_streams_of_our_server(setting: Setting) -> None:
+    shape = Shape(streams=3, output_tokens=300, prompt_tokens=400, vocabulary=(3, 500))
+    with servers.octavo(setting, 60) as server:
+        report = asyncio.run(intrusion.measure(server.url, model="m", shape=shape, progress=lambda line: None))
+    [run] = report["runs"]
+    assert run["intruders"] >= 1
+    assert len(run["intruder_ttft_ms"]) == run["intruders"]
+    assert run["idle_gaps"] > 100
+    assert run["intruded_gaps"] > 0
+    assert run["p99_ratio"] > 0
 
 
 @pytest.mark.slow

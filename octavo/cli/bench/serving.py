@@ -2,7 +2,7 @@
 
 import argparse
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from octavo.cli.arguments import url
@@ -38,40 +38,42 @@ class _Progress:
         progress(f"[{name}] {line}")
 
 
-async def _on_server(arguments: argparse.Namespace, url: str) -> dict[str, Any]:
-    from octavo.bench import serving
-
-    return await serving.measure(
-        url,
-        workload_of(arguments),
-        model=arguments.model,
-        concurrencies=arguments.concurrency,
-        requests=arguments.requests,
-        progress=progress,
-    )
-
-
-async def _on_demo(arguments: argparse.Namespace) -> dict[str, Any]:
+async def on_server_or_demo(
+    url: str | None, measure: Callable[[str], Coroutine[Any, Any, dict[str, Any]]]
+) -> dict[str, Any]:
+    """The report of what is measured at `url`, or on the demo model, served meanwhile. Raises Internal where that cannot start."""
     from octavo.bench.serving import served
     from octavo.cli.pull import fetched
     from octavo.supervise.stack import StackConfig
+    from octavo.supervise.supervised import StartFailed
+    from shared.errors import Internal
 
+    if url:
+        return await measure(url)
     path = await asyncio.to_thread(fetched, "demo", progress)
     config = StackConfig(model=str(path), served_name=path.name, port=0, grpc_port=0)
-    async with served(config, _Progress()) as url:
-        return await _on_server(arguments, url)
+    try:
+        async with served(config, _Progress()) as at:
+            return await measure(at)
+    except StartFailed as failed:
+        raise Internal(f"cannot serve the demo model: {failed}") from failed
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Status 1 where a request failed, or the demo could not be served."""
-    from octavo.supervise.supervised import StartFailed
 
-    work: Coroutine[Any, Any, dict[str, Any]]
-    work = _on_server(arguments, arguments.url) if arguments.url else _on_demo(arguments)
-    try:
-        report = asyncio.run(work)
-    except StartFailed as failed:
-        progress(f"octavo: cannot serve the demo model: {failed}")
-        return 1
+    async def on_server(url: str) -> dict[str, Any]:
+        from octavo.bench import serving
+
+        return await serving.measure(
+            url,
+            workload_of(arguments),
+            model=arguments.model,
+            concurrencies=arguments.concurrency,
+            requests=arguments.requests,
+            progress=progress,
+        )
+
+    report = asyncio.run(on_server_or_demo(arguments.url, on_server))
     write(report, arguments.json)
     return 0 if all(run["failed"] == 0 for run in report["runs"]) else 1
