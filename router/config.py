@@ -54,6 +54,9 @@ class RouterConfig:
             _check(bool(host) and port.isdecimal(), f"workers: {target!r} is not host:port")
             _check(0 < int(port) < 1 << 16, f"workers: the port of {target!r} must be from 1 to 65535")
         _check(self.max_body_bytes >= 1024, "max_body_bytes must be at least 1024")
+        for name in ("head_seconds", "body_seconds"):
+            _check(0 < getattr(self, name) < math.inf, f"{name} must be finite and positive")
+        _check(self.max_connections >= 1, "max_connections must be at least 1")
         _check(0 <= self.request_timeout < math.inf, "request_timeout must be finite and not negative")
         _check(0 < self.keepalive_seconds < math.inf, "keepalive_seconds must be finite and positive")
         _check(0 <= self.drain_seconds < math.inf, "drain_seconds must be finite and not negative")

@@ -8,6 +8,7 @@ and {"event": "ready"} once some worker serves. SIGTERM and SIGINT drain it; a s
 import asyncio
 import logging
 import os
+import resource
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -23,6 +24,7 @@ from router.edge.grpc import server as grpc_server
 from router.edge.http import server as http_server
 from router.edge.http.app import make_app
 from router.edge.http.connection import Limits
+from router.edge.http.server import DESCRIPTORS_KEPT
 from shared import config, telemetry
 from shared.process import Stop, tell
 
@@ -83,8 +85,21 @@ async def _edges(settings: RouterConfig, gate: Gate, registry: CollectorRegistry
         await http.stop(LAST_BYTES_SECONDS)
 
 
+def _allow_connections(wanted: int) -> None:
+    """Raises the soft limit of open files, as far as the hard one lets, to what so many connections need."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = wanted + DESCRIPTORS_KEPT
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    if allowed < needed:
+        _LOG.warning("max_connections is %d, but this process may open only %d files", wanted, allowed)
+
+
 async def serve(settings: RouterConfig) -> int:
     """Runs the router until it is told to stop; its exit status. Raises OSError where it cannot listen."""
+    _allow_connections(settings.max_connections)
     stop, registry = Stop(), _registry()
     stop.install()
     dispatch = DispatchSettings(policy=settings.policy)

@@ -234,6 +234,21 @@ async def test_newcomers_push_out_who_waits_longest_and_never_who_is_answered() 
             writer.close()
 
 
+async def test_hundreds_of_half_sent_requests_end_in_time_and_others_are_served_meanwhile() -> None:
+    limits = Limits(head_seconds=1.0, body_seconds=1.0)
+    async with http_edge(FakeService(), limits=limits) as edge:
+        host, _, port = edge.url.removeprefix("http://").rpartition(":")
+        opened = [await asyncio.open_connection(host, int(port)) for _ in range(300)]
+        for number, (_, writer) in enumerate(opened):
+            writer.write(WHOLE[: 20 if number % 2 else -5])
+        assert (await edge.http.post("/v1/completions", json={"prompt": "a"})).status_code == 200
+        async with asyncio.timeout(BOUND):
+            ends = [await reader.read() for reader, _ in opened]
+        assert all(end.startswith(b"HTTP/1.1 408 ") for end in ends)
+        for _, writer in opened:
+            writer.close()
+
+
 async def test_where_all_are_answered_a_newcomer_is_503() -> None:
     service = FakeService(hold_at=1)
     async with http_edge(service, limits=Limits(connections=2)) as edge:
