@@ -25,6 +25,9 @@ def add(kinds: Any) -> None:
     parser.add_argument("--at", type=load, nargs="+", default=[], metavar="C:N", help="also N requests, C at a time")
     parser.add_argument("--depth", choices=("auto", "0", "1"), default="auto", help="steps planned ahead (%(default)s)")
     parser.add_argument("--prefix-cache", action="store_true", help="keep KV of equal prefixes, which the runs repeat")
+    parser.add_argument(
+        "--no-deterministic", action="store_true", help="let a request's bits depend on its batch, to see what it costs"
+    )
     add_engine(parser)
     add_workload(parser)
     parser.set_defaults(run=run, takes_rest=False)
@@ -43,6 +46,7 @@ def settings(arguments: argparse.Namespace, model: str, workload: "Workload") ->
             dtype=arguments.dtype,
             depth=arguments.depth,
             prefix_cache=arguments.prefix_cache,
+            deterministic=not arguments.no_deterministic,
             max_waiting=len(workload.items),
             **{name: value for name, value in given.items() if value is not None},
         )
