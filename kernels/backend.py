@@ -24,7 +24,7 @@ from kernels.logits.reference import logits
 from kernels.mlp.reference import mlp
 from kernels.prepare.reference import Batch, prepare
 from kernels.rotary.table import RotaryTable
-from kernels.sample.reference import Draw, greedy, sample
+from kernels.sample.reference import Draw, finite, greedy, sample
 from kernels.weights import AttnIn, AttnOut, Embedding, Head, Layer, Mlp, Packed
 
 Tensor = torch.Tensor
@@ -58,6 +58,7 @@ class Backend:
     mlp: Callable[[Tensor, Mlp], Tensor]
     layers: Callable[[Tensor, tuple[Layer, ...], Prepared, Pool], Tensor]
     logits: Callable[[Tensor, Tensor, Head], Tensor]
+    finite: Callable[[Tensor], Tensor]
     greedy: Callable[[Tensor], Tensor]
     sample: Callable[[Tensor, Draw], Tensor]
 
@@ -100,7 +101,8 @@ def _cpu(threads: int, wanted: str) -> Backend:
         mlp=ops.mlp,
         layers=ops.layers,
         logits=ops.logits,
-        greedy=greedy,
+        finite=ops.finite,
+        greedy=ops.greedy,
         sample=sample,
     )
 
@@ -132,6 +134,7 @@ def _reference(threads: int, _wanted: str) -> Backend:
         mlp=mlp,
         layers=layers,
         logits=logits,
+        finite=finite,
         greedy=greedy,
         sample=sample,
     )

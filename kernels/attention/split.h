@@ -156,31 +156,47 @@ static __attribute__((noinline)) void all_values(const Desk<T>& desk, const Span
     }
 }
 
-// The columns [low, high) that a row sees, of `width`; what the scores become before the softmax.
+// The columns [low, high) that a row sees, of `width`.
 struct Seen {
   int low, high, width;
+
+  // Calls all(i) or some(i, mask) for each 16 columns, as the row sees all of them or not.
+  template <class All, class Some>
+  inline __attribute__((always_inline)) void each(const All& all, const Some& some) const {
+    for (int i = 0; i < width; i += LANES) {
+      if (i >= low && i + LANES <= high) {
+        all(i);
+      } else {
+        const Ints at = lane_numbers() + i;
+        some(i, (at >= Ints{} + low) & (at < Ints{} + high));
+      }
+    }
+  }
 };
+
+OCTAVO_INLINE Floats scaled(const float* scores, float scale, float softcap) {
+  const Floats s = load(scores) * scale;
+  return softcap > 0 ? softcap * tanh(s / softcap) : s;
+}
 
 // Scores of one row -> weights (zero where it does not see), their sum, and the maximum.
 template <class A>
 static __attribute__((noinline)) void soften(float* scores, A* weights, const Seen& seen, float scale, float softcap, float* top, float* total) {
   Floats highest = splat(LOW);
-  const Ints low = Ints{} + seen.low, high = Ints{} + seen.high;
-  for (int i = 0; i < seen.width; i += LANES) {
-    Floats s = load(scores + i) * scale;
-    if (softcap > 0) s = softcap * tanh(s / softcap);
-    const Ints at = lane_numbers() + i;
-    s = select((at >= low) & (at < high), s, splat(-__builtin_inff()));
+  const auto note = [&](int i, Floats s) {
     store(scores + i, s);
     highest = vmax(s, highest);
-  }
+  };
+  seen.each([&](int i) { note(i, scaled(scores + i, scale, softcap)); },
+            [&](int i, Ints mask) { note(i, select(mask, scaled(scores + i, scale, softcap), splat(LOW))); });
   const float most = largest(highest);
   Floats sums{};
-  for (int i = 0; i < seen.width; i += LANES) {
-    const Floats s = load(scores + i);
-    store(weights + i, select((s > -__builtin_inff()) | (s != s), exp(s - most), Floats{}));
-    sums += load(weights + i);
-  }
+  const auto weigh = [&](int i, Floats p) {
+    store(weights + i, p);
+    sums += load(weights + i);  // as rounded: what the values are multiplied by
+  };
+  seen.each([&](int i) { weigh(i, exp(load(scores + i) - most)); },
+            [&](int i, Ints mask) { weigh(i, select(mask, exp(load(scores + i) - most), Floats{})); });
   *top = most;
   *total = sum(sums);
 }

@@ -25,6 +25,8 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "octavo_attention": (_INT, (_POINTER, _POINTER, _POINTER, _POINTER, _INT, _POINTER, _POINTER, _INT)),
     "octavo_attn_out": (None, (_POINTER, _POINTER, _POINTER, _INT, _INT, _POINTER)),
     "octavo_mlp": (None, (_POINTER, _POINTER, _INT, _POINTER)),
+    "octavo_greedy": (None, (_POINTER, _POINTER, _INT, _INT, _POINTER)),
+    "octavo_finite": (None, (_POINTER, _POINTER, _INT, _INT, _POINTER)),
     "octavo_layers": (
         _INT,
         (_POINTER, _POINTER, _POINTER, _INT, _POINTER, _POINTER, _POINTER, _POINTER, _POINTER, _POINTER),

@@ -39,6 +39,7 @@ class CpuOps:
         self._engine = engine
         self._lib = engine.lib
         self._structs: dict[int, tuple[Any, Any]] = {}
+        self._buffers: dict[str, Tensor] = {}
 
     def pack(
         self, weight: Tensor, quantisation: str | None = None, bias: Tensor | None = None, *, invariant: bool = True
@@ -90,9 +91,9 @@ class CpuOps:
         return step
 
     def embed(self, tokens: Tensor, weights: Embedding) -> Tensor:
-        """tokens int64 [tokens] -> float32 [tokens, hidden]."""
+        """tokens int64 [tokens] -> float32 [tokens, hidden], valid until the next call."""
         table = weights.table
-        out = torch.empty(tokens.shape[0], table.shape[1])
+        out = self._buffer("stream", tokens.shape[0], table.shape[1])
         self._lib.octavo_embed(
             tokens.contiguous().data_ptr(), tokens.shape[0], table.data_ptr(), abi.DTYPES[table.dtype], table.shape[1],
             weights.scale, out.data_ptr(),
@@ -140,8 +141,8 @@ class CpuOps:
         widths = [one.attention.heads * one.attention.head_dim for one in layers]
         itemsize = self._product_type(pool.struct.dtype).itemsize
         strides = [_stride(width, itemsize) for width in widths]
-        q = torch.empty(step.tokens * max(widths))
-        attended = torch.empty((step.tokens + _ALIGN) * max(strides) * itemsize, dtype=torch.uint8)
+        q = self._buffer("queries", step.tokens, max(widths))
+        attended = self._buffer("attended", step.tokens + _ALIGN, max(strides))
         code = self._lib.octavo_layers(
             self._engine.handle, x.data_ptr(), self._struct(layers, abi.layer_structs), len(layers), step.handle,
             ctypes.byref(pool.struct), step.rotaries, (ctypes.c_int64 * len(layers))(*strides), q.data_ptr(),
@@ -152,13 +153,36 @@ class CpuOps:
         return x
 
     def logits(self, x: Tensor, rows: Tensor, weights: Head) -> Tensor:
-        """x float32 [tokens, hidden], rows int64 [rows] -> float32 [rows, vocabulary]."""
-        out = torch.empty(rows.shape[0], weights.proj.n)
+        """x float32 [tokens, hidden], rows int64 [rows] -> float32 [rows, vocabulary], valid until the next call."""
+        out = self._buffer("logits", rows.shape[0], weights.proj.n)
         self._lib.octavo_logits(
             self._engine.handle, x.data_ptr(), rows.contiguous().data_ptr(), rows.shape[0],
             self._struct(weights, abi.head_struct), out.data_ptr(),
         )  # fmt: skip
         return out
+
+    def greedy(self, logits: Tensor) -> Tensor:
+        """logits float32 [rows, vocabulary] -> int64 [rows]: the most likely token, the lowest of equals."""
+        out = torch.empty(logits.shape[0], dtype=torch.int64)
+        self._rows("octavo_greedy", logits, out)
+        return out
+
+    def finite(self, logits: Tensor) -> Tensor:
+        """logits float32 [rows, vocabulary] -> bool [rows]: whether a row holds neither a NaN nor an infinity."""
+        out = torch.empty(logits.shape[0], dtype=torch.bool)
+        self._rows("octavo_finite", logits, out)
+        return out
+
+    def _rows(self, name: str, logits: Tensor, out: Tensor) -> None:
+        logits = logits.contiguous()
+        getattr(self._lib, name)(self._engine.handle, logits.data_ptr(), *logits.shape, out.data_ptr())
+
+    def _buffer(self, name: str, rows: int, width: int) -> Tensor:
+        """float32 [rows, width], uninitialised: memory that stays, since the system clears every page it gives."""
+        held = self._buffers.get(name)
+        if held is None or held.numel() < rows * width:
+            held = self._buffers[name] = self._engine.memory(4 * rows * width).view(torch.float32)
+        return held[: rows * width].view(rows, width)
 
     def _product_type(self, dtype: int) -> torch.dtype:
         """In what type rows enter products with weights of `dtype`: matrix tiles take bfloat16."""

@@ -124,25 +124,32 @@ OCTAVO_INLINE float largest(Floats v) {
 #endif
 }
 
-// e^x: 2^n by exponent bits, 2^f on [-1/2, 1/2] by a polynomial of degree 6 (relative error about 1e-7). Zero below -87,
-// infinite above 88.7; NaN stays NaN.
-OCTAVO_INLINE Floats exp(Floats x) {
-  const Floats t = x * 1.44269504088896341f;
-  const Floats bounded = vmax(vmin(t, splat(128.f)), splat(-126.f));
-  const Floats n = (bounded + 12582912.f) - 12582912.f;  // 1.5 * 2^23: rounds to an integer
-  const Floats f = bounded - n;
+// 2^f on [-1/2, 1/2] by a polynomial of degree 6 (relative error about 1e-7).
+OCTAVO_INLINE Floats exp2_fraction(Floats f) {
   Floats p = splat(1.5403530393381608e-4f);
   p = p * f + 1.3333558146428443e-3f;
   p = p * f + 9.6181291076284772e-3f;
   p = p * f + 5.5504108664821580e-2f;
   p = p * f + 2.4022650695910072e-1f;
   p = p * f + 6.9314718055994531e-1f;
-  p = p * f + 1.f;
-  const Ints half = (__builtin_convertvector(n, Ints)) >> 1;  // in two steps, so that n = 128 does not overflow early
-  const Ints rest = __builtin_convertvector(n, Ints) - half;
-  const Floats power = p * (Floats)((half + 127) << 23) * (Floats)((rest + 127) << 23);
-  const Floats kept = select(t < -126.f, Floats{}, power);
-  return select(x != x, x, kept);
+  return p * f + 1.f;
+}
+
+// e^x: zero below -87 (or a denormal), infinite above 88.7; NaN stays NaN.
+OCTAVO_INLINE Floats exp(Floats x) {
+  const Floats t = x * 1.44269504088896341f;
+#if defined(__AVX512F__)
+  const Floats n = (Floats)_mm512_roundscale_ps((__m512)t, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  const Floats f = select(t > -200.f, t - n, Floats{});  // -inf - -inf is no number
+  return (Floats)_mm512_scalef_ps((__m512)exp2_fraction(select(x != x, x, f)), (__m512)n);
+#else
+  const Floats bounded = vmax(vmin(t, splat(128.f)), splat(-126.f));
+  const Floats n = (bounded + 12582912.f) - 12582912.f;  // 1.5 * 2^23: rounds to an integer
+  const Ints whole = __builtin_convertvector(n, Ints);
+  const Ints half = whole >> 1;  // in two steps, so that n = 128 does not overflow early
+  const Floats power = exp2_fraction(bounded - n) * (Floats)((half + 127) << 23) * (Floats)((whole - half + 127) << 23);
+  return select(x != x, x, select(t < -126.f, Floats{}, power));
+#endif
 }
 
 OCTAVO_INLINE Floats sigmoid(Floats x) { return 1.f / (1.f + exp(-x)); }

@@ -33,6 +33,14 @@ def greedy(logits: torch.Tensor) -> torch.Tensor:
     return logits.argmax(-1)
 
 
+def finite(logits: torch.Tensor) -> torch.Tensor:
+    """logits [rows, vocabulary] -> bool [rows]: whether a row holds neither a NaN nor an infinity (its minimum and its
+    maximum carry both).
+    """
+    lowest, highest = logits.aminmax(dim=-1)
+    return torch.isfinite(lowest) & torch.isfinite(highest)
+
+
 def sample(logits: torch.Tensor, draw: Draw) -> torch.Tensor:
     """logits float32 [rows, vocabulary] (finite, or -inf for what is forbidden) -> int64 [rows]."""
     scaled = logits / draw.temperature[:, None]

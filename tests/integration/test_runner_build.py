@@ -13,7 +13,14 @@ from worker.execution.build import InsufficientMemory, ModelError, RunnerConfig,
 from worker.execution.memory import auto_budget, available_memory, size_kv
 
 CONFIG = RunnerConfig(
-    dtype="float32", max_running=4, step_tokens=64, max_model_len=128, kv_bytes=4 << 20, threads=2, depth=0
+    dtype="float32",
+    max_running=4,
+    step_tokens=64,
+    max_model_len=128,
+    kv_bytes=4 << 20,
+    threads=2,
+    depth=0,
+    backend="reference",
 )
 MIB = 1 << 20
 BLOCK_BYTES = 3 * 2 * 2 * 16 * 16 * 4  # layers, K and V, heads, positions, head_dim, float32
@@ -152,7 +159,8 @@ def test_control_groups_of_version_1_count(tmp_path) -> None:
         f"{base}/memory.usage_in_bytes": "1\n",
     }
     assert available_memory(machine(tmp_path, 10_000, files)) == 500_000
-    assert auto_budget(tmp_path) == 250_000
+    assert auto_budget(1.0, tmp_path) == 250_000
+    assert auto_budget(0.5, tmp_path) == 125_000
 
 
 def test_numerics_ids_are_equal_for_equal_workers_and_differ_with_what_changes_bits(checkpoint) -> None:
@@ -166,9 +174,10 @@ def test_numerics_ids_are_equal_for_equal_workers_and_differ_with_what_changes_b
         id_of(replace(CONFIG, dtype="bfloat16")),
         id_of(replace(CONFIG, deterministic=False)),
         id_of(replace(CONFIG, threads=1)),
+        id_of(replace(CONFIG, backend="cpu")),
         id_of(CONFIG, "other"),
     }
-    assert len(changed | {base}) == 5
+    assert len(changed | {base}) == 6
 
 
 def test_the_lower_half_imports_with_torch_and_numpy_alone() -> None:

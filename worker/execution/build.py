@@ -54,7 +54,6 @@ def _assemble(checkpoint: Checkpoint, config: RunnerConfig, ops: Backend, model:
         max_model_len=length,
         kv_bytes=size.bytes,
         numerics_id=numerics_id(config, ops, checkpoint.revision, [regime(one, length) for one in model.spec.rotaries]),
-        threads=config.threads,
         depth=config.depth,
     )
 

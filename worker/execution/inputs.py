@@ -12,14 +12,11 @@ from worker.plan import StepPlan
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class StepInputs:
-    """`tokens` int64 [tokens]; `rows` int64: the tokens whose logits are wanted, each once; `row_of_sample` int64
-    [samples]: which of them a sample draws from.
-    """
+    """`tokens` int64 [tokens]; `rows` int64 [samples]: the token whose logits each sample draws from."""
 
     batch: Batch
     tokens: torch.Tensor
     rows: torch.Tensor
-    row_of_sample: torch.Tensor
 
 
 def step_inputs(plan: StepPlan, state: SlotState) -> StepInputs:
@@ -29,10 +26,9 @@ def step_inputs(plan: StepPlan, state: SlotState) -> StepInputs:
     batch = Batch(starts=starts, lengths=lengths, tables=state.tables.index_select(0, slot_rows))
     token_slots = slot_rows[torch.from_numpy(chunk_of_token(batch))]
     last = np.cumsum(lengths) - 1
-    wanted, inverse = np.unique(np.array([row.chunk for row in plan.samples], dtype=np.int64), return_inverse=True)
+    sampled = np.array([row.chunk for row in plan.samples], dtype=np.int64)
     return StepInputs(
         batch=batch,
         tokens=state.tokens[token_slots, torch.from_numpy(position_of_token(batch))],
-        rows=torch.from_numpy(last[wanted]),
-        row_of_sample=torch.from_numpy(inverse),
+        rows=torch.from_numpy(last[sampled]),
     )

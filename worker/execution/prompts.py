@@ -7,13 +7,13 @@ import torch
 
 from shared.types import TokenLogprobs
 from worker.execution.state import SlotState
-from worker.plan import PromptRows, StepPlan
+from worker.plan import PromptRows, RowError, StepPlan
 from worker.sampling.logprobs import logprobs
-from worker.sampling.sampler import NOT_FINITE, finite_errors
+from worker.sampling.sampler import NOT_FINITE
 from worker.sampling.state import SamplingState
 
 TILE = 4 << 20  # logits at a time: 16 MiB of float32, whatever vocabulary and chunk
-PromptAnswer = tuple[TokenLogprobs, ...] | str
+PromptAnswer = tuple[TokenLogprobs, ...] | RowError
 Logits = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # Decoder.logits
 
 
@@ -39,7 +39,7 @@ class PromptScorer:
             count = min(self._tile, job.first + job.length - first)
             row = offset + first - 1 - chunk.start  # the position before predicts it
             logits = self._logits(hidden, torch.arange(row, row + count))
-            if any(finite_errors(logits)):
+            if not bool(torch.isfinite(logits).all()):
                 return NOT_FINITE
             found += logprobs(logits, self._slots.tokens[chunk.slot, first : first + count], [wanted] * count)
         return tuple(found)

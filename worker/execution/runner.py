@@ -35,13 +35,11 @@ class ModelRunner:
         max_model_len: int,
         kv_bytes: int,
         numerics_id: str,
-        threads: int,
         depth: int,
     ):
         self._model, self._ops, self._pool, self._rotaries = model, ops, pool, rotaries
         self._slots, self._sampler = slots, sampler
         self._scorer = PromptScorer(model.logits, slots, sampler.state, model.spec.vocab_size)
-        self._threads = threads
         self._worker = ThreadPoolExecutor(1, "octavo-step") if depth else None
         self.max_model_len = max_model_len
         self.kv_bytes = kv_bytes
@@ -55,7 +53,7 @@ class ModelRunner:
     @property
     def num_blocks(self) -> int:
         """KV blocks."""
-        return self._pool.blocks
+        return int(self._pool.blocks)
 
     @property
     def vocab_size(self) -> int:
@@ -74,7 +72,7 @@ class ModelRunner:
             self._worker.shutdown()
 
     def _run(self, plan: StepPlan) -> StepResult:
-        torch.set_num_threads(self._threads)  # counts for the calling thread alone
+        torch.set_num_threads(self._ops.library_threads)  # counts for the calling thread alone
         with torch.inference_mode():
             self._begin(plan)
             return self._compute(plan) if plan.chunks else _NOTHING
@@ -91,12 +89,11 @@ class ModelRunner:
         inputs = step_inputs(plan, self._slots)
         step = self._ops.prepare(inputs.batch, self._pool, self._rotaries, self._model.spec.attentions)
         hidden = self._model.forward(inputs.tokens, step, self._pool)
-        result = self._sample(plan, hidden, inputs.rows, inputs.row_of_sample) if plan.samples else _NOTHING
+        result = self._sample(plan, hidden, inputs.rows) if plan.samples else _NOTHING
         return replace(result, prompts=self._scorer.score(plan, hidden)) if plan.prompts else result
 
-    def _sample(self, plan: StepPlan, hidden: torch.Tensor, rows: torch.Tensor, of: torch.Tensor) -> StepResult:
-        logits = self._model.logits(hidden, rows).index_select(0, of)
-        sampled = self._sampler.sample(logits, plan.samples)
+    def _sample(self, plan: StepPlan, hidden: torch.Tensor, rows: torch.Tensor) -> StepResult:
+        sampled = self._sampler.sample(self._model.logits(hidden, rows), plan.samples)
         self._slots.put([row.slot for row in plan.samples], [row.position for row in plan.samples], sampled.tokens)
         return StepResult(tokens=sampled.tokens.tolist(), logprobs=sampled.logprobs, errors=sampled.errors)
 

@@ -12,14 +12,17 @@ import torch
 
 from kernels.backend import Backend
 from shared.types import TokenLogprobs
-from worker.plan import SampleRow, SlotStart
+from worker.plan import RowError, SampleRow, SlotStart
 from worker.sampling.logprobs import logprobs
 from worker.sampling.penalties import Penalties
 from worker.sampling.processors import AllowedTokens, BadWords, LogitBias, MinTokens, Placed, Processor
 from worker.sampling.state import SamplingState
 
-NOT_FINITE = "the model's logits are not finite"
-NOTHING_LEFT = "no token is left to sample: allowed_token_ids, bad_words and min_tokens forbid all of them"
+NOT_FINITE = RowError(message="the model's logits are not finite")
+NOTHING_LEFT = RowError(
+    message="no token is left to sample: allowed_token_ids, bad_words and min_tokens forbid all of them",
+    param="allowed_token_ids",
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -28,7 +31,7 @@ class Sampled:
 
     tokens: torch.Tensor
     logprobs: list[TokenLogprobs | None]
-    errors: list[str | None]
+    errors: list[RowError | None]
 
 
 class Sampler:
@@ -56,14 +59,14 @@ class Sampler:
 
     def sample(self, logits: torch.Tensor, rows: Sequence[SampleRow]) -> Sampled:
         """logits float32 [rows, vocabulary], one row of them for each of `rows`. A row that cannot be sampled fails alone."""
-        errors = finite_errors(logits)
+        errors = finite_errors(self._ops, logits)
         adjusted = self._adjusted(_without_failed(logits, errors), rows, errors)
         tokens = self._tokens(adjusted, rows)
         if counted := _using(self._penalties, rows):
             self._penalties.sampled(tokens, counted)
         return Sampled(tokens=tokens, logprobs=self._logprobs(logits, tokens, rows, errors), errors=errors)
 
-    def _adjusted(self, logits: torch.Tensor, rows: Sequence[SampleRow], errors: list[str | None]) -> torch.Tensor:
+    def _adjusted(self, logits: torch.Tensor, rows: Sequence[SampleRow], errors: list[RowError | None]) -> torch.Tensor:
         """As the processors leave the logits: a copy where any has to do. Rows with nothing left are noted in `errors`."""
         jobs = [(processor, placed) for processor in self._processors if (placed := _using(processor, rows))]
         if not jobs:
@@ -91,7 +94,7 @@ class Sampler:
         return self._ops.sample(logits, self.state.draw([row.slot for row in rows], [row.position for row in rows]))
 
     def _logprobs(
-        self, logits: torch.Tensor, tokens: torch.Tensor, rows: Sequence[SampleRow], errors: Sequence[str | None]
+        self, logits: torch.Tensor, tokens: torch.Tensor, rows: Sequence[SampleRow], errors: Sequence[RowError | None]
     ) -> list[TokenLogprobs | None]:
         result: list[TokenLogprobs | None] = [None] * len(rows)
         wanted = {i: self.state.of(row.slot).sampling.logprobs for i, row in enumerate(rows) if errors[i] is None}
@@ -110,14 +113,12 @@ def _using(processor: Processor, rows: Sequence[SampleRow]) -> list[Placed]:
     return [Placed(i, row) for i, row in enumerate(rows) if processor.uses(row)]
 
 
-def finite_errors(logits: torch.Tensor) -> list[str | None]:
-    """A message for each row of logits [rows, vocabulary] that holds a NaN or an infinity (minimum and maximum carry both)."""
-    lowest, highest = logits.aminmax(dim=-1)
-    finite = (torch.isfinite(lowest) & torch.isfinite(highest)).tolist()
-    return [None if good else NOT_FINITE for good in finite]
+def finite_errors(ops: Backend, logits: torch.Tensor) -> list[RowError | None]:
+    """An error for each row of logits [rows, vocabulary] that holds a NaN or an infinity."""
+    return [None if good else NOT_FINITE for good in ops.finite(logits).tolist()]
 
 
-def _without_failed(logits: torch.Tensor, errors: Sequence[str | None]) -> torch.Tensor:
+def _without_failed(logits: torch.Tensor, errors: Sequence[RowError | None]) -> torch.Tensor:
     """Zeros in the rows that have failed, so that nothing downstream meets what it is not made for."""
     failed = [i for i, error in enumerate(errors) if error is not None]
     return logits.index_fill(0, torch.tensor(failed, dtype=torch.int64), 0.0) if failed else logits
