@@ -775,6 +775,7 @@ class Finish(_message.Message):
     STOP_TOKEN_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
     PREEMPTIONS_FIELD_NUMBER: _builtins.int
+    PARAM_FIELD_NUMBER: _builtins.int
     handle: _builtins.int
     reason: Global___WorkerFinishReason.ValueType
     prompt_tokens: _builtins.int
@@ -785,6 +786,8 @@ class Finish(_message.Message):
     message: _builtins.str
     """of an error"""
     preemptions: _builtins.int
+    param: _builtins.str
+    """the parameter at fault, of an error that is the caller's"""
     def __init__(
         self,
         *,
@@ -796,10 +799,11 @@ class Finish(_message.Message):
         stop_token: _builtins.int | None = ...,
         message: _builtins.str = ...,
         preemptions: _builtins.int = ...,
+        param: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_stop_token", b"_stop_token", "stop_token", b"stop_token"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_stop_token", b"_stop_token", "cached_tokens", b"cached_tokens", "handle", b"handle", "message", b"message", "output_tokens", b"output_tokens", "preemptions", b"preemptions", "prompt_tokens", b"prompt_tokens", "reason", b"reason", "stop_token", b"stop_token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_stop_token", b"_stop_token", "cached_tokens", b"cached_tokens", "handle", b"handle", "message", b"message", "output_tokens", b"output_tokens", "param", b"param", "preemptions", b"preemptions", "prompt_tokens", b"prompt_tokens", "reason", b"reason", "stop_token", b"stop_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__stop_token: _TypeAlias = _typing.Literal["stop_token"]  # noqa: Y015
     _WhichOneofArgType__stop_token: _TypeAlias = _typing.Literal["_stop_token", b"_stop_token"]  # noqa: Y015

@@ -135,7 +135,8 @@ class AbortReason(Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finished:
-    """The end of one choice; nothing follows it. `output_tokens` counts from the original prompt's end; `message` is of an ERROR."""
+    """The end of one choice; nothing follows it. `output_tokens` counts from the original prompt's end; `message` is of an ERROR, and
+    `param` the request's parameter where that is at fault."""
 
     handle: int
     reason: FinishReason
@@ -145,6 +146,7 @@ class Finished:
     stop_token: int | None = None
     message: str = ""
     preemptions: int = 0
+    param: str = ""
 
 
 class RejectCode(Enum):

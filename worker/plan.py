@@ -83,18 +83,26 @@ class StepPlan:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class RowError:
+    """Why one row could not be had. `param` names the option at fault where the request asked for what cannot be."""
+
+    message: str
+    param: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class StepResult:
     """What a step's `samples` gave, row by row.
 
-    `logprobs[i]` is None where the row's slot did not ask. `errors[i]` is a message where row i alone could not be sampled (logits that
-    are not finite, or every token is forbidden); its token is then meaningless. `prompts` answers the plan's `prompts`, one by one: a row
-    a position, or a message where that could not be worked out.
+    `logprobs[i]` is None where the row's slot did not ask. `errors[i]` is set where row i alone could not be sampled (logits that are not
+    finite, or every token is forbidden); its token is then meaningless. `prompts` answers the plan's `prompts`, one by one: a row a
+    position, or an error where that could not be worked out.
     """
 
     tokens: Sequence[int]
     logprobs: Sequence[TokenLogprobs | None]
-    errors: Sequence[str | None]
-    prompts: Sequence[tuple[TokenLogprobs, ...] | str] = ()
+    errors: Sequence[RowError | None]
+    prompts: Sequence[tuple[TokenLogprobs, ...] | RowError] = ()
 
 
 class Pending(Protocol):

@@ -270,5 +270,7 @@ def _error_of(finished: Finished) -> errors.OctavoError | None:
             return errors.DeadlineExceeded("the request's time ran out")
         case FinishReason.ABORTED:
             return errors.Unavailable("the worker that ran this has stopped", retry_after=RETRY_AFTER)
+        case FinishReason.ERROR if finished.param:
+            return errors.InvalidRequest(finished.message, param=finished.param)
         case FinishReason.ERROR:
             return errors.Internal(finished.message or "the worker failed on this request")

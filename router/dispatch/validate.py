@@ -8,6 +8,7 @@ from router.fleet.fleet import Pool
 from router.request import ChatPrompt, GenerateRequest, SamplingOptions
 from shared.errors import ContextLengthExceeded, InvalidRequest
 from shared.limits import MAX_BAD_WORD
+from shared.sampling import forbids_everything
 from shared.types import Sampling
 
 COMPLETION_TOKENS = 16  # max_tokens of a completion that does not say it, as OpenAI's API
@@ -77,6 +78,15 @@ def resolve_sampling(
     if options.min_tokens > max_tokens:
         raise InvalidRequest(f"min_tokens must not be larger than max_tokens ({max_tokens})", param="min_tokens")
     _check_tokens(options, pool.vocab_size)
+    sampling = _sampling(request, max_tokens, more_bad_words)
+    if forbids_everything(sampling, stop_tokens(request, pool)):
+        message = "allowed_token_ids leaves nothing: bad_words and min_tokens forbid all of them"
+        raise InvalidRequest(message, param="allowed_token_ids")
+    return sampling
+
+
+def _sampling(request: GenerateRequest, max_tokens: int, more_bad_words: tuple[tuple[int, ...], ...]) -> Sampling:
+    options = request.sampling
     return Sampling(
         temperature=options.temperature,
         top_p=options.top_p,

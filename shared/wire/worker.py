@@ -244,6 +244,7 @@ def finish_to_pb(finished: Finished) -> pb.Down:
         stop_token=finished.stop_token,
         message=finished.message,
         preemptions=finished.preemptions,
+        param=finished.param,
     )
     return pb.Down(finish=finish)
 
@@ -259,6 +260,7 @@ def finish_from_pb(finish: pb.Finish) -> Finished:
         stop_token=finish.stop_token if finish.HasField("stop_token") else None,
         message=finish.message,
         preemptions=finish.preemptions,
+        param=finish.param,
     )
 
 

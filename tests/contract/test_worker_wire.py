@@ -222,6 +222,7 @@ def test_a_usual_step_is_one_frame():
         stop_token=st.none() | U32,
         message=st.text(max_size=50),
         preemptions=U32,
+        param=st.text(max_size=9),
     )
 )
 def test_an_end_survives(finished):

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from shared.types import Sampling, TokenLogprobs
-from worker.plan import Chunk, PromptRows, SampleRow, SlotStart, StepPlan, StepResult
+from worker.plan import Chunk, PromptRows, RowError, SampleRow, SlotStart, StepPlan, StepResult
 
 BLOCK = 16
 MASK = (1 << 61) - 1
+NOT_FINITE = RowError(message="logits are not finite")
 
 
 def _mix(before: int, token: int) -> int:
@@ -163,19 +164,19 @@ class FakeExecutor:
 
     def _result(self, plan: StepPlan, tokens: list[int]) -> StepResult:
         wanted = [self._slots[row.slot].start.sampling.logprobs for row in plan.samples]
-        errors = ["logits are not finite" if row.slot in self.broken_rows else None for row in plan.samples]
+        errors = [NOT_FINITE if row.slot in self.broken_rows else None for row in plan.samples]
         self.broken_rows -= {row.slot for row in plan.samples}
         logprobs = [None if count is None else TokenLogprobs(sampled=-1.0) for count in wanted]
         prompts = [self._score(plan.chunks[job.chunk], job) for job in plan.prompts]
         return StepResult(tokens=tokens, logprobs=logprobs, errors=errors, prompts=prompts)
 
-    def _score(self, chunk: Chunk, job: PromptRows) -> tuple[TokenLogprobs, ...] | str:
+    def _score(self, chunk: Chunk, job: PromptRows) -> tuple[TokenLogprobs, ...] | RowError:
         assert job.length > 0
         assert chunk.start < job.first, "a row of a prompt whose position before is not computed"
         assert job.first + job.length <= chunk.start + chunk.length + 1
         if chunk.slot in self.broken_prompts:
             self.broken_prompts.discard(chunk.slot)
-            return "logits are not finite"
+            return NOT_FINITE
         state = self._slots[chunk.slot]
         assert state.start.sampling.prompt_logprobs is not None
         positions = range(job.first, job.first + job.length)

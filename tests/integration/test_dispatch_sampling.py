@@ -6,7 +6,7 @@ import pytest
 
 from router.request import TextPrompt
 from shared.errors import InvalidRequest
-from shared.types import PromptLogprobs, RejectCode, StepDeltas, TokenDelta, TokenLogprobs
+from shared.types import FinishReason, PromptLogprobs, RejectCode, StepDeltas, TokenDelta, TokenLogprobs
 from shared.wire import worker as wire
 from shared.wire.sampling import sampling_from_pb
 from tests.fakes import tiny_tokenizers
@@ -137,6 +137,18 @@ async def test_only_the_last_tokens_of_a_truncated_prompt_are_kept(tmp_path) -> 
         assert generation.usage.prompt_tokens == 7
         await collect(await router.service.generate(request(1, 2, 3, truncate_prompt_tokens=9, max_tokens=2)))
         assert list(worker.now.submits[1].prompt_tokens) == [1, 2, 3]
+
+
+async def test_a_choice_that_a_worker_ends_for_its_options_is_the_callers_fault(tmp_path) -> None:
+    async with ScriptedWorker() as worker, running_router(worker, tmp_path=tmp_path) as router:
+        await router.ready()
+        task = asyncio.create_task(router.service.generate(request()))
+        handle = (await worker.submits())[0].choices[0].handle
+        worker.now.tokens(handle, [5], acked=1)
+        worker.now.finish(handle, 1, FinishReason.ERROR, message="no token is left", param="allowed_token_ids")
+        with pytest.raises(InvalidRequest) as failed:
+            await collect(await task)
+        assert (failed.value.param, failed.value.message) == ("allowed_token_ids", "no token is left")
 
 
 @pytest.mark.parametrize(

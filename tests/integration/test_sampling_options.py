@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -190,6 +191,32 @@ def test_case_c26_a_token_outside_the_vocabulary_is_refused_and_neighbours_do_no
     assert_alike(asked, alone)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"allowed_token_ids": (5, 6), "bad_words": ((5,), (6,))},
+        {"allowed_token_ids": (2, 30), "stop_token_ids": (30,), "min_tokens": 1, "ignore_eos": False},
+    ],
+    ids=["bad words", "ends"],
+)
+def test_options_that_leave_nothing_to_sample_are_refused_by_name(runner: ModelRunner, options: dict[str, Any]) -> None:
+    asked = Runs(runner).ask(PROMPTS[0], replace(PLAIN, **options))
+    assert asked.rejected is not None
+    assert (asked.rejected.code, asked.rejected.param) == (RejectCode.INVALID, "allowed_token_ids")
+
+
+def test_a_choice_with_nothing_left_to_sample_ends_alone_and_by_name(runner: ModelRunner, alone: list[Asked]) -> None:
+    """After the first token, the only one allowed would complete a bad word."""
+    runs = Runs(runner)
+    asked = [runs.ask(prompt, sampling) for prompt, sampling in zip(PROMPTS, MIXED.values(), strict=True)]
+    stuck = runs.ask(PROMPTS[0], replace(PLAIN, allowed_token_ids=(5,), bad_words=((5, 5),)))
+    runs.finish()
+    assert stuck.tokens == [5]
+    assert (stuck.end.reason, stuck.end.param) == (FinishReason.ERROR, "allowed_token_ids")
+    assert "no token is left" in stuck.end.message
+    assert_alike(asked, alone)
+
+
 def test_a_token_that_the_head_has_not_may_be_named_by_the_model_alone(
     tiny: tuple[torch.nn.Module, MemoryCheckpoint],
 ) -> None:
@@ -229,7 +256,7 @@ def test_a_choice_whose_logits_are_nan_fails_alone_and_its_neighbours_are_bit_eq
     runs.finish()
     for one in sick:
         assert [end.reason for end in one.finished.values()] == [FinishReason.ERROR] * len(one.outputs)
-        assert all("not finite" in end.message for end in one.finished.values())
+        assert all("not finite" in end.message and not end.param for end in one.finished.values())
         assert not any(one.outputs)
     assert_alike(asked, expected)
 

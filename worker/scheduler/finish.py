@@ -7,11 +7,12 @@ from worker.sequence import SequenceState
 
 
 class End(NamedTuple):
-    """How a sequence ends. `stop_token` is the token that ended it, `message` an error's."""
+    """How a sequence ends. `stop_token` is the token that ended it; `message` an error's, `param` the option at fault, if one is."""
 
     reason: FinishReason
     stop_token: int | None = None
     message: str = ""
+    param: str = ""
 
 
 def natural_end(seq: SequenceState) -> End | None:

@@ -161,6 +161,7 @@ class Lifecycle:
             cached_tokens=seq.cached_tokens or 0,
             stop_token=end.stop_token,
             message=end.message,
+            param=end.param,
             preemptions=seq.preemptions,
         )
         self._outbox.finished(seq.request.stream, finished)

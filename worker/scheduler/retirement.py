@@ -2,7 +2,7 @@
 
 from shared.hashing import BLOCK_SIZE
 from shared.types import FinishReason, PromptLogprobs, TokenDelta, TokenLogprobs
-from worker.plan import StepResult
+from worker.plan import RowError, StepResult
 from worker.scheduler.builder import Flight
 from worker.scheduler.fairness import OUTPUT_COST
 from worker.scheduler.finish import End, natural_end
@@ -10,6 +10,10 @@ from worker.scheduler.lifecycle import Lifecycle
 from worker.scheduler.outbox import Outbox
 from worker.scheduler.residents import Residents
 from worker.sequence import Phase, SequenceState
+
+
+def _failed(error: RowError) -> End:
+    return End(FinishReason.ERROR, message=error.message, param=error.param)
 
 
 class Retirement:
@@ -58,10 +62,10 @@ class Retirement:
             until = self._residents.in_flight(seq)
             self._residents.cache.register(seq.table, seq.hash_blocks(full)[:full], until)
 
-    def _scored(self, seq: SequenceState, first: int, answer: tuple[TokenLogprobs, ...] | str) -> None:
+    def _scored(self, seq: SequenceState, first: int, answer: tuple[TokenLogprobs, ...] | RowError) -> None:
         request = seq.request
-        if isinstance(answer, str):
-            self._lifecycle.end_request(request, End(FinishReason.ERROR, message=answer))
+        if isinstance(answer, RowError):
+            self._lifecycle.end_request(request, _failed(answer))
             return
         rows = answer[request.rows_told + 1 - first :]
         if rows:
@@ -69,9 +73,9 @@ class Retirement:
             request.rows_told += len(rows)
             self._outbox.delta(request.stream, TokenDelta(handle=seq.choice.handle, tokens=(), prompt=prompt))
 
-    def _sampled(self, seq: SequenceState, token: int, logprobs: TokenLogprobs | None, error: str | None) -> None:
+    def _sampled(self, seq: SequenceState, token: int, logprobs: TokenLogprobs | None, error: RowError | None) -> None:
         if error is not None:
-            self._lifecycle.end(seq, End(FinishReason.ERROR, message=error))
+            self._lifecycle.end(seq, _failed(error))
             return
         seq.tokens.append(token)
         seq.request.account.charge(OUTPUT_COST)

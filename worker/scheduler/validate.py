@@ -15,6 +15,7 @@ from shared.limits import (
     MAX_REPETITION,
     MIN_REPETITION,
 )
+from shared.sampling import forbids_everything
 from shared.types import RejectCode, Rejected, Sampling, TokenRequest
 from worker.kvcache.cache import blocks_for
 from worker.scheduler.config import SchedulerConfig
@@ -112,6 +113,9 @@ def _faults(spec: TokenRequest, stream: int, registry: Registry, config: Schedul
     yield from _token_faults(spec, config.vocab_size)
     yield from _sampling_faults(spec.sampling)
     yield from _processor_faults(spec.sampling)
+    eos = () if spec.sampling.ignore_eos else config.eos_token_ids
+    if forbids_everything(spec.sampling, (*eos, *spec.sampling.stop_token_ids)):
+        yield "allowed_token_ids", "bad_words and min_tokens forbid all of them"
     if not (spec.tenant.weight > 0 and math.isfinite(spec.tenant.weight)):
         yield "tenant.weight", "must be above 0"
     if spec.tenant.top_class < 0:

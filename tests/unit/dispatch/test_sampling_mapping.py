@@ -64,6 +64,7 @@ class _Pool:
 
     vocab_size = VOCABULARY
     max_model_len = 100
+    eos_token_ids = (2,)
 
 
 def resolved(options: SamplingOptions, more: tuple[tuple[int, ...], ...] = (), **request: Any) -> Sampling:
@@ -126,6 +127,33 @@ def test_case_c26_a_token_outside_the_vocabulary_is_refused_by_name_before_any_w
         resolved(SamplingOptions(**{param: OUTSIDE[param]}))
     assert refused.value.param == param
     assert f"0 to {VOCABULARY - 1}" in refused.value.message
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"allowed_token_ids": (5, 6), "bad_words": ((5,), (6,))},
+        {"allowed_token_ids": (2, 30), "stop_token_ids": (30,), "min_tokens": 1},
+    ],
+    ids=["bad words", "ends"],
+)
+def test_options_that_leave_nothing_to_sample_are_refused_by_name(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        resolved(SamplingOptions(**options))
+    assert refused.value.param == "allowed_token_ids"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"allowed_token_ids": (5, 6), "bad_words": ((5,), (6, 5))},
+        {"allowed_token_ids": (2, 30), "stop_token_ids": (30,)},
+        {"allowed_token_ids": (2, 30), "min_tokens": 1},
+        {"bad_words": ((5,),), "min_tokens": 1},
+    ],
+)
+def test_options_that_leave_something_to_sample_pass(options: dict[str, Any]) -> None:
+    resolved(SamplingOptions(**options))
 
 
 KINDS = [tiny_tokenizers.byte_level, tiny_tokenizers.sentencepiece, tiny_tokenizers.gemma_like]
