@@ -56,7 +56,7 @@ def settings(arguments: argparse.Namespace, model: str, workload: "Workload") ->
 
 def run(arguments: argparse.Namespace) -> int:
     """The report of all runs."""
-    from octavo.bench import offline
+    from octavo.bench import engine
     from octavo.cli.pull import fetched
     from worker.loading import set_threads
 
@@ -67,9 +67,9 @@ def run(arguments: argparse.Namespace) -> int:
         settings(arguments, "unknown", workload), os.environ
     )  # before torch is imported, which `fetched` may do
     path = fetched(arguments.model, progress)
-    loaded = offline.loaded(settings(arguments, str(path), workload))
+    loaded = engine.loaded(settings(arguments, str(path), workload))
     write(
-        offline.measure(loaded, workload, repeats=arguments.repeats, loads=arguments.at, progress=progress),
+        engine.measure(loaded, workload, repeats=arguments.repeats, loads=arguments.at, progress=progress),
         arguments.json,
     )
     return 0
