@@ -26,6 +26,7 @@ from worker.assemble import Parts, assemble
 from worker.metrics import WorkerMetrics
 from worker.plan import Executor, Pending, StepPlan
 from worker.scheduler.config import SchedulerConfig
+from worker.scheduler.steptime import StepTimes
 from worker.servicer import server as worker_server
 from worker.servicer.hub import Hub
 from worker.servicer.servicer import WorkerServicer
@@ -145,6 +146,7 @@ async def fake_worker(
     clock: Callable[[], float] | None = None,
     drain_seconds: float = BOUND,
     info: dict[str, Any] | None = None,
+    times: StepTimes | None = None,
     **scheduler: Any,
 ) -> AsyncIterator[FakeWorker]:
     """Ready when entered, on a free port of 127.0.0.1; `scheduler` are fields of SchedulerConfig. Its invariants are checked."""
@@ -163,7 +165,7 @@ async def fake_worker(
     metrics = WorkerMetrics.make(registry, servicer.serving)
     clocked = {} if clock is None else {"clock": clock}
     servicer.loaded = assemble(
-        Parts(executor=gate, scheduler=config, info=about, tokenizer=bundle),
+        Parts(executor=gate, scheduler=config, info=about, tokenizer=bundle, times=times),
         metrics=metrics,
         drain_seconds=drain_seconds,
         check=True,

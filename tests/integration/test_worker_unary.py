@@ -18,6 +18,7 @@ from tests.fakes import tiny_tokenizers
 from tests.fakes.clock import FakeClock
 from tests.fakes.engine import fake_worker, played_router, token_request
 from tests.fakes.scripted_worker import until
+from worker.scheduler.steptime import StepTimes
 from worker.servicer import server as worker_server
 from worker.servicer.servicer import PIECE_BYTES, WorkerServicer
 
@@ -125,6 +126,27 @@ async def test_a_hung_step_turns_health_off_and_its_end_turns_it_on():
         await router.finished(1)
         await until(worker.hub.serving, "health")
         assert await status() == SERVING
+
+
+async def test_a_step_is_hung_by_what_its_own_plan_was_expected_to_take():
+    """A prompt that takes half a second: not before twenty times that, and told while it runs."""
+    clock, times = FakeClock(), StepTimes((0.1, *[0.01] * 5, 0.0, 0.0, 0.0), measured=True)
+    async with (
+        fake_worker(clock=clock, times=times) as worker,
+        played_router(worker) as router,
+        calls(worker.target) as (_, status),
+    ):
+        worker.gate.hold()
+        await router.submit(token_request(1, 1, length=40))
+        await until(lambda: worker.gate.waiting, "a held step")
+        load = await router.load(lambda load: load.predicted_step_ms == pytest.approx(500))
+        assert load.has_work
+        assert load.running == 0, "the step has not retired"
+        assert load.step_us_per_sequence == pytest.approx(10_000)
+        clock.advance(9.9)
+        assert await status() == SERVING
+        clock.advance(0.2)
+        assert await status() == NOT_SERVING
 
 
 async def test_a_dead_engine_ends_streams_as_unavailable_and_health_with_them():

@@ -9,7 +9,7 @@ from worker.scheduler.steptime import ASSUMED, StepShape, StepTimes, dot, featur
 ROUNDS = 6  # of re-weighting
 SWEEPS = 400  # of coordinate descent a round
 TRUST = 0.1  # relative error within which a measurement counts in full
-PRIOR = 1e-3  # how much the assumed proportions count beside one measurement
+PRIOR = 1e-5  # how much the assumed proportions count beside one measurement
 
 
 class Measurement(NamedTuple):

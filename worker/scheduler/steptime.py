@@ -17,6 +17,7 @@ SHARE = 0.05  # of the way from what was predicted to what was measured
 CLIP = 1.5  # one measurement counts as at most so many times the prediction, and no less than its inverse
 ASSUMED = (0.01, *(1.5e-4 for _ in KNOTS), 5e-5, 1e-6, 1e-7)  # seconds: proportions of a small model on a CPU
 REACH = (1.0, 8.0, 24.0, 96.0, 384.0, 512.0, 64.0, 20_000.0, 500_000.0)  # what a feature may come to in a large step
+COMMON = 0.3  # the variance of the machine's speed, which all parameters share, beside that of each parameter alone
 FLOOR = 0.01  # of a large step: how much a parameter that is near zero still learns
 
 
@@ -94,8 +95,9 @@ class StepTimes:
     def observe(self, shape: StepShape, seconds: float) -> None:
         """A step took so long: the prediction for it moves SHARE of the way there, and others as far as they share its terms.
 
-        This is the normalised least mean squares rule (Nagumo and Noda, 1967) on parameters in units of what they are now, with the
-        error clipped. Times that are not positive say nothing.
+        This is the normalised least mean squares rule (Nagumo and Noda, 1967) with the error clipped, in the metric of a prior under
+        which the parameters' errors, in units of what they are now, have a part of their own and a part in COMMON: mostly it is the
+        machine that got slower. Times that are not positive say nothing.
         """
         if seconds <= 0:
             return
@@ -106,7 +108,9 @@ class StepTimes:
             self._measured = True
             return
         error = min(max(seconds, predicted / CLIP), predicted * CLIP) - predicted
-        gains = [scale * scale * value for scale, value in zip(self._scales(), values, strict=True)]
+        scales = self._scales()
+        common = COMMON * dot(scales, values)
+        gains = [scale * (scale * value + common) for scale, value in zip(scales, values, strict=True)]
         step = SHARE * error / dot(gains, values)
         self._parameters = [max(0.0, old + step * gain) for old, gain in zip(self._parameters, gains, strict=True)]
 

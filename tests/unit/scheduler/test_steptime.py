@@ -93,12 +93,11 @@ def test_positions_cost_by_the_segment_they_are_in() -> None:
         )
 
 
-@given(PARAMETERS, st.integers(0, 1 << 30))
-@settings(max_examples=40, deadline=None)
-def test_the_fit_recovers_a_cost_function_within_a_tenth_under_noise_and_outliers(
-    parameters: tuple[float, ...], seed: int
-) -> None:
-    truth, rng = StepTimes(parameters, measured=True), random.Random(seed)
+@pytest.mark.parametrize("seed", range(12))
+def test_the_fit_recovers_a_cost_function_within_a_tenth_under_noise_and_outliers(seed: int) -> None:
+    """Each parameter is up to ten times what is assumed, or a tenth of it."""
+    rng = random.Random(seed)
+    truth = StepTimes([each * 10 ** rng.uniform(-1, 1) for each in ASSUMED], measured=True)
     measurements = [Measurement(shape, noisy(rng, truth.predict(shape))) for shape in swept() for _ in range(5)]
     model = fit(measurements)
     assert mean([error(model, truth, shape) for shape in swept()]) < 0.05
