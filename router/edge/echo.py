@@ -1,5 +1,6 @@
 """A generation whose choices begin with their prompt: its text (echo), its log-probabilities, or nothing else (max_tokens 0)."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any
@@ -89,7 +90,10 @@ class Echo:
         return await self._decode(self._generation.prompt_tokens)
 
     async def _rows(self) -> PromptRows | None:
-        if not self._generation.prompt_logprobs:
+        """In a thread: a long prompt with many alternatives takes longer than the event loop may stand still."""
+        sampling = self._request.sampling
+        if sampling.prompt_logprobs is None and (sampling.logprobs is None or not self._request.echo):
             return None
         first = await self._decode(self._generation.prompt_tokens[:1])
-        return PromptRows(first=first, rows=tuple(row for row in self._generation.prompt_logprobs if row is not None))
+        rows = await asyncio.to_thread(lambda: self._generation.prompt_logprobs)
+        return PromptRows(first=first, rows=tuple(row for row in rows if row is not None))

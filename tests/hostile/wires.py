@@ -144,6 +144,9 @@ def wrong_wires(max_body: int) -> Iterator[Raw]:
         yield Raw(name=f"no route: {name}", data=data, status=status)
     for kind in _KINDS:
         yield Raw(name=f"kind: {kind}", data=post(TEXT, b'{"prompt": "a"}', kind), status=415)
+    for coding in ("gzip", "br", "nonsense"):
+        data = head(TEXT, f"content-encoding: {coding}", "content-length: 15") + b'{"prompt": "a"}'
+        yield Raw(name=f"coding: {coding}", data=data, status=415)
     yield from _too_large(max_body)
 
 

@@ -1,6 +1,6 @@
 """One generation as a sequence of responses: the seed rides in the first, the usage in the last."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from protos import inference_pb2 as pb
@@ -26,34 +26,32 @@ class Answer:
         self._return_tokens = request.return_tokens
         self._collector = Collector() if request.whole else None
         self._open = set(range(choices))
-        self._prompt_asked = request.echo or request.sampling.HasField("prompt_logprobs")
+        self._prompt_told = False
         self._first = True
         self._held: pb.GenerateResponse | None = None
 
-    def take(self, pieces: Sequence[Piece]) -> list[pb.GenerateResponse]:
-        """The responses to send now, if there are any."""
-        responses = self._prompt(pieces)
+    def take(self, pieces: Sequence[Piece]) -> Iterator[pb.GenerateResponse]:
+        """The responses to send now, if there are any, each made when the one before it was sent."""
+        yield from self._prompt(pieces)
         self._open -= {piece.index for piece in pieces if piece.ended is not None}
         told = filter(self._tells, self._tellable(pieces))
         chunks = [wire.piece_to_pb(piece, return_tokens=self._return_tokens) for piece in told]
         if chunks and self._open:
-            responses.append(self._respond(chunks))
+            yield self._respond(chunks)
         elif chunks:
             self._held = self._respond(chunks)
-        return responses
 
-    def _prompt(self, pieces: Sequence[Piece]) -> list[pb.GenerateResponse]:
+    def _prompt(self, pieces: Sequence[Piece]) -> Iterator[pb.GenerateResponse]:
         """The prompt's log-probabilities, with the first pieces where they were asked, before any chunk."""
-        if not self._prompt_asked or not any(piece.prompt for piece in pieces):
-            return []
-        self._prompt_asked = False
-        rows = wire.prompt_rows_to_pb(self._generation.prompt_logprobs)
-        responses = []
+        prompt = next((piece.prompt for piece in pieces if piece.prompt), None)
+        if prompt is None or self._prompt_told:
+            return
+        self._prompt_told = True
+        rows = (None, *prompt.rows)
         for start in range(0, len(rows), PROMPT_ROWS):
             response = self._respond([])
-            response.prompt_logprobs.extend(rows[start : start + PROMPT_ROWS])
-            responses.append(response)
-        return responses
+            response.prompt_logprobs.extend(wire.prompt_rows_to_pb(rows[start : start + PROMPT_ROWS]))
+            yield response
 
     def last(self) -> pb.GenerateResponse:
         """The response that ends the answer. Raises Internal where a choice has not ended."""

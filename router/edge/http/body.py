@@ -21,6 +21,9 @@ def _check_type(request: Request) -> None:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind and kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
         raise HTTPException(415, f"content-type must be application/json, not {kind[:100]}")
+    coding = request.headers.get("content-encoding", "identity").strip().lower()
+    if coding != "identity":
+        raise HTTPException(415, f"content-encoding {coding[:100]} is not supported; send the body as it is")
 
 
 def _check_length(request: Request, limit: int) -> None:

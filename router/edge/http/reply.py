@@ -1,9 +1,11 @@
 """Answers of generations. The work starts when the answer is sent, and stops when the client leaves, in any phase."""
 
+import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import pydantic_core
@@ -98,11 +100,14 @@ class Reply(Response):
     async def _whole(self, send: Send) -> None:
         with renaming(self._call.names):
             async with Batch(self._gate, self._call.requests) as batch:
-                shape, whole = self._call.shape, self._call.shape.select(await self._collect(batch))
-                choices = [shape.whole(choice) for choice in whole]
-                answer = self._envelope(batch, shape.whole_object, choices)
-                answer |= {"usage": usage_of(batch.usage), **shape.above(whole)}
-        await _send_whole(send, answer)
+                whole = self._call.shape.select(await self._collect(batch))
+                body = await _told(whole, partial(self._answer, batch, whole))
+        await _send_whole(send, body)
+
+    def _answer(self, batch: Batch, whole: Sequence[Piece]) -> bytes:
+        shape = self._call.shape
+        answer = self._envelope(batch, shape.whole_object, [shape.whole(choice) for choice in whole])
+        return pydantic_core.to_json(answer | {"usage": usage_of(batch.usage), **shape.above(whole)})
 
     async def _collect(self, batch: Batch) -> list[Piece]:
         collector = Collector()
@@ -120,7 +125,7 @@ class Reply(Response):
                 async with Batch(self._gate, self._call.requests) as batch:
                     async with aclosing(batch.flushes(self._settings.keepalive)) as flushes:
                         async for flush in flushes:
-                            await events.send(self._flush(batch, flush))
+                            await events.send(await _told(flush or (), partial(self._flush, batch, flush)))
                     tail = self._usage_event(batch) + sse.DONE
         except Exception as error:
             if not events.started:
@@ -147,8 +152,12 @@ class Reply(Response):
         return sse.event({**chunk, "usage": usage_of(batch.usage)})
 
 
-async def _send_whole(send: Send, answer: Mapping[str, Any]) -> None:
-    body = pydantic_core.to_json(answer)
+async def _told(pieces: Sequence[Piece], tell: Callable[[], bytes]) -> bytes:
+    """What `tell` makes of `pieces`: in a thread where they hold a prompt's rows, which may take longer than the event loop may wait."""
+    return await asyncio.to_thread(tell) if any(piece.prompt for piece in pieces) else tell()
+
+
+async def _send_whole(send: Send, body: bytes) -> None:
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", str(len(body)).encode()),
