@@ -1,9 +1,11 @@
 """The worker's configuration holds only what can be run, and `auto` has one meaning."""
 
+import math
 from pathlib import Path
 
 import pytest
 
+from shared.config import load
 from worker import auto
 from worker.config import WorkerConfig
 from worker.loading import set_threads
@@ -28,6 +30,9 @@ def test_the_defaults_listen_on_loopback_alone():
         ({"max_waiting": 0}, "max_waiting"),
         ({"max_model_len": -1}, "max_model_len"),
         ({"threads": -1}, "threads"),
+        ({"target_itl_ms": 0.0}, "target_itl_ms"),
+        ({"target_itl_ms": float("inf")}, "target_itl_ms"),
+        ({"target_itl_ms": float("nan")}, "target_itl_ms"),
         ({"drain_seconds": -0.1}, "drain_seconds"),
     ],
 )
@@ -91,6 +96,19 @@ def test_the_quota_is_read_from_either_kind_of_cgroup(files, quota, tmp_path: Pa
 )
 def test_the_served_name_is_the_last_part_of_where_the_model_is(wanted, model, name):
     assert auto.served_name(wanted, model) == name
+
+
+@pytest.mark.parametrize(("given", "seconds"), [("auto", None), ("off", math.inf), ("40", 0.04), ("0.5", 0.0005)])
+def test_the_target_is_the_schedulers_own_unless_it_is_told_or_off(given, seconds):
+    config = load(WorkerConfig, ["--model", "m", "--target-itl-ms", given], prog="p", env_prefix="P_", environ={})
+    assert auto.target_itl(config.target_itl_ms) == seconds
+
+
+@pytest.mark.parametrize("given", ["never", "-1", "", "fast"])
+def test_a_target_that_is_none_ends_the_process(given, capsys):
+    with pytest.raises(SystemExit):
+        load(WorkerConfig, ["--model", "m", "--target-itl-ms", given], prog="p", env_prefix="P_", environ={})
+    assert "target" in capsys.readouterr().err
 
 
 def test_depth_is_0_unless_told():

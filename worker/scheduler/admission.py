@@ -151,7 +151,7 @@ class _Offers:
 
     def place(self, entry: Entry) -> Verdict:
         """Admit the entry, or say why not."""
-        if self._builder.budget <= 0 or (self._admitted and not self._builder.room(0, 1)):
+        if self._builder.budget <= 0 or (self._admitted and self._builder.full):
             return Verdict.STOP
         if entry.leader.unknown:  # its last token is still in flight
             return Verdict.PASSED

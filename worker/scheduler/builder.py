@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from shared.hashing import BLOCK_SIZE
 from worker.plan import BlockCopy, Chunk, PromptRows, SampleRow, SlotStart, StepPlan, TableWrite
-from worker.scheduler.guard import Guard
+from worker.scheduler.guard import Guard, Want
 from worker.scheduler.residents import Residents
 from worker.scheduler.steptime import StepShape
 from worker.sequence import SequenceState
@@ -29,7 +29,7 @@ class Flight:
 class StepBuilder:
     """One step in the making. `budget` is how many tokens it may still compute, `shape` what it computes so far.
 
-    From `guard_from_here` on, `room` keeps it under the target time that what was there by then has.
+    From `guard_from_here` on, `room_for` keeps it under the target time that what was there by then has.
     """
 
     def __init__(self, *, step: int, budget: int, residents: Residents, guard: Guard, floor: int) -> None:
@@ -77,16 +77,20 @@ class StepBuilder:
         self._target = self._guard.target(self.shape)
         self._floor += self.shape.rows
 
-    def room(self, start: int, wanted: int, samples: int = 1) -> int:
-        """How many of the `wanted` positions from `start` on may be added; `samples` are drawn when these are all."""
-        shape = self.shape.joined(self._held)
-        most = min(wanted, self.budget)
-        fits = self._guard.longest(shape, start=start, wanted=wanted, most=most, samples=samples, target=self._target)
-        return max(fits, min(most, self._floor - shape.rows))
+    @property
+    def full(self) -> bool:
+        """Whether there is no room for even one position of a new prompt."""
+        return not self._room(Want(start=0, length=1))
 
     def room_for(self, seq: SequenceState) -> int:
         """How many of the sequence's pending positions may be added."""
-        return self.room(seq.scheduled, seq.pending, 1 + len(seq.children))
+        scored = seq.request.rows_missing > 0
+        return self._room(Want(start=seq.scheduled, length=seq.pending, samples=1 + len(seq.children), scored=scored))
+
+    def _room(self, want: Want) -> int:
+        shape, most = self.shape.joined(self._held), min(want.length, self.budget)
+        fits = self._guard.longest(shape, want, most=most, target=self._target)
+        return max(fits, min(most, self._floor - shape.rows))
 
     def hold(self, start: int, length: int) -> StepShape:
         """Keep this much of the budget and of the time from others, until it is released."""

@@ -1,11 +1,23 @@
 """The latency guard: how much of a prompt a step may compute beside its decodes, so that it stays under the target time."""
 
 import math
+from dataclasses import dataclass
 
 from worker.scheduler.config import SchedulerConfig
 from worker.scheduler.steptime import StepShape, StepTimes
 
 AUTO = 2.0  # the target, in times that the decodes of the step would take alone
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Want:
+    """A chunk of `length` positions from `start` on, or of fewer. Whole it draws `samples` tokens, and in part none; where it is `scored`
+    each position gives the log-probability of the next."""
+
+    start: int
+    length: int
+    samples: int = 1
+    scored: bool = False
 
 
 class Guard:
@@ -24,21 +36,19 @@ class Guard:
             return self._target_s
         return max(self._least_s, AUTO * self._times.predict(decodes))
 
-    def longest(self, step: StepShape, *, start: int, wanted: int, most: int, samples: int, target: float) -> int:
-        """Positions of a chunk from `start` on, of at most `most`, that keep the step under `target`.
-
-        With all that is `wanted` it draws `samples` tokens, and with less none.
-        """
-        if target == math.inf or not most or self._fits(step.plus(start, most, samples * (most == wanted)), target):
+    def longest(self, step: StepShape, want: Want, *, most: int, target: float) -> int:
+        """Positions of the wanted chunk, at most `most`, that keep the step under `target`."""
+        if target == math.inf or not most or self._fits(step, want, most, target):
             return most
         fits, over = 0, most
         while over - fits > 1:
             middle = (fits + over) // 2
-            if self._fits(step.plus(start, middle), target):
+            if self._fits(step, want, middle, target):
                 fits = middle
             else:
                 over = middle
         return fits
 
-    def _fits(self, step: StepShape, target: float) -> bool:
-        return self._times.predict(step) <= target
+    def _fits(self, step: StepShape, want: Want, length: int, target: float) -> bool:
+        samples = (want.samples if length == want.length else 0) + (length if want.scored else 0)
+        return self._times.predict(step.plus(want.start, length, samples)) <= target

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.unit.scheduler.rig import Key, Rig, config
 from worker.plan import StepPlan
-from worker.scheduler.guard import AUTO, Guard
+from worker.scheduler.guard import AUTO, Guard, Want
 from worker.scheduler.steptime import StepShape, StepTimes, shape_of
 
 FLOOR = 32
@@ -134,6 +134,20 @@ def test_with_nothing_decoding_a_prompt_gets_the_whole_budget() -> None:
     assert [shape_of(plan).rows for plan, _ in steps] == [512, 512, 512, 464]
 
 
+def test_a_prompt_whose_tokens_are_scored_gets_fewer_positions() -> None:
+    costly = (*SMALL[:6], 1e-3, *SMALL[7:])  # seconds for a token drawn, or scored
+    pieces = []
+    for scored in (None, 0):
+        machine = Machine(costly, target_itl_s=0.1)
+        machine.decode(8)
+        key = machine.rig.submit([5] * 1000, max_tokens=1, prompt_logprobs=scored)[0]
+        steps = machine.until_first(key)
+        assert all(predicted <= 0.1 for _, predicted in steps)
+        machine.rig.assert_scored(key)
+        pieces.append(prefilled(steps[0][0]))
+    assert pieces[1] < pieces[0] / 2
+
+
 def test_without_a_guard_a_prompt_gets_what_decodes_leave_of_the_budget() -> None:
     machine = Machine(LARGE, target_itl_s=math.inf)
     machine.decode(8)
@@ -216,7 +230,8 @@ def test_whatever_comes_steps_keep_the_target_prompts_get_on_and_places_are_fill
     for _ in range(60):
         if rng.random() < 0.3:
             stem = [rng.choice([1, 2])] * rng.choice([1, 5, 40, 300, 600])
-            live += rig.submit([*stem, rng.randrange(40)], max_tokens=rng.randint(1, 60))
+            scored = rng.choice([None, None, 0])
+            live += rig.submit([*stem, rng.randrange(40)], max_tokens=rng.randint(1, 60), prompt_logprobs=scored)
         if live and rng.random() < 0.05:
             rig.abort([live.pop(rng.randrange(len(live)))])
         _step_and_check(machine, target)
@@ -270,19 +285,20 @@ SHAPES = st.builds(
 
 @given(
     step=SHAPES, start=st.integers(0, 3000), most=st.integers(0, 600), more=st.integers(0, 50), samples=st.integers(1, 4),
-    target=st.floats(1e-4, 1.0),
+    target=st.floats(1e-4, 1.0), scored=st.booleans(),
 )  # fmt: skip
 def test_the_longest_chunk_fits_and_the_next_longer_one_does_not(
-    step: StepShape, start: int, most: int, more: int, samples: int, target: float
+    step: StepShape, start: int, most: int, more: int, samples: int, target: float, scored: bool
 ) -> None:
     times = StepTimes(SMALL, measured=True)
     guard = Guard(times, config(target_itl_s=target))
-    wanted = most + more
+    want = Want(start=start, length=most + more, samples=samples, scored=scored)
 
     def seconds(length: int) -> float:
-        return times.predict(step.plus(start, length, samples if length == wanted else 0))
+        drawn = samples if length == want.length else 0
+        return times.predict(step.plus(start, length, drawn + scored * length))
 
-    length = guard.longest(step, start=start, wanted=wanted, most=most, samples=samples, target=target)
+    length = guard.longest(step, want, most=most, target=target)
     assert 0 <= length <= most
     assert not length or seconds(length) <= target
     assert length == most or seconds(length + 1) > target

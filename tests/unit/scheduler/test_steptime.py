@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from worker.plan import Chunk, SampleRow, StepPlan
+from worker.plan import Chunk, PromptRows, SampleRow, StepPlan
 from worker.scheduler.fit import Measurement, fit
 from worker.scheduler.steptime import ASSUMED, CLIP, KNOTS, SHARE, StepShape, StepTimes, features, shape_of
 
@@ -59,15 +59,16 @@ def mean(values: list[float]) -> float:
     return sum(values) / len(values)
 
 
-def test_a_plan_is_counted_in_positions_samples_context_and_pairs() -> None:
+def test_a_plan_is_counted_in_positions_samples_and_scores_context_and_pairs() -> None:
     plan = StepPlan(
         step=0,
         chunks=(Chunk(0, 99, 1), Chunk(1, 10, 3), Chunk(2, 0, 2)),
         samples=(SampleRow(0, 0, 100), SampleRow(1, 1, 13)),
+        prompts=(PromptRows(1, 11, 2),),
     )
     queries = [(chunk.start + i + 1) for chunk in plan.chunks for i in range(chunk.length)]  # keys that each reads
     lasts = [chunk.start + chunk.length for chunk in plan.chunks]
-    assert shape_of(plan) == StepShape(rows=6, samples=2, context=sum(lasts), pairs=sum(queries) - sum(lasts))
+    assert shape_of(plan) == StepShape(rows=6, samples=4, context=sum(lasts), pairs=sum(queries) - sum(lasts))
 
 
 def test_a_chunk_in_pieces_reads_as_many_pairs_and_its_beginning_again() -> None:
