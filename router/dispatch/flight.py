@@ -5,7 +5,9 @@ no worker works for nobody. Only a request of which no choice has a token is giv
 """
 
 import asyncio
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -29,6 +31,8 @@ from shared.types import (
     TokenLogprobs,
     TokenRequest,
 )
+
+_LOG = logging.getLogger(__name__)
 
 RETRY_AFTER = 1.0  # seconds, where a worker was lost: others take its place at once, and it comes back within some
 _MOST_COUNTED = 512  # output tokens of a choice that the fair queue counts before any is made
@@ -153,8 +157,11 @@ class Flight:
 
     def tokens(self, delta: TokenDelta) -> None:
         """See Sink."""
-        if self.over or self.ticket is None:
-            return
+        if not self.over and self.ticket is not None:
+            with self._contained():
+                self._tokens(delta, self.ticket)
+
+    def _tokens(self, delta: TokenDelta, ticket: Ticket) -> None:
         if delta.prompt is not None:
             self._prompt[delta.prompt.first - 1 :] = delta.prompt.rows
         if not delta.tokens:
@@ -167,14 +174,17 @@ class Flight:
             return
         self.observer.emitted(self, index, output.counted - before)
         if piece.ended is not None:
-            self.ticket.abort((delta.handle,), AbortReason.STOPPED)
+            ticket.abort((delta.handle,), AbortReason.STOPPED)
             self.observer.aborted(AbortReason.STOPPED, 1)
         self._deliver(piece)
 
     def finished(self, finished: Finished) -> None:
         """See Sink."""
-        if self.over:
-            return
+        if not self.over:
+            with self._contained():
+                self._finished(finished)
+
+    def _finished(self, finished: Finished) -> None:
         output = self.outputs[self._index(finished.handle)]
         self.cached_tokens = max(self.cached_tokens, finished.cached_tokens)
         if not output.ended:
@@ -208,6 +218,15 @@ class Flight:
             self._again("lost", error)
 
     # ----
+
+    @contextmanager
+    def _contained(self) -> Iterator[None]:
+        """A fault in making text of what a worker sends ends this request: raised, it would end the stream, and all others of it."""
+        try:
+            yield
+        except Exception:  # noqa: BLE001 - see above
+            _LOG.exception("request %s cannot be told", self.job.id)
+            self.fail(errors.Internal("the router failed on this request"))
 
     def _again(self, reason: str, otherwise: errors.OctavoError) -> None:
         """Ask for another worker; `otherwise` is the error where there is none."""

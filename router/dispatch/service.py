@@ -98,10 +98,10 @@ class RouterService:
         words = await self._bad_words(request, pool)
         job = self._job(request, pool, prompt, words, arrived)
         flight = Flight(job=job, observer=self._dispatcher, max_unread=self._settings.max_unread)
-        if job.deadline is not None:
+        self._dispatcher.submit(flight)
+        if job.deadline is not None and not flight.over:
             loop = asyncio.get_running_loop()
             flight.timer = loop.call_later(job.deadline - self._clock(), flight.expire)
-        self._dispatcher.submit(flight)
         return flight
 
     async def _encode(self, request: GenerateRequest, pool: Pool) -> Sequence[int]:

@@ -28,6 +28,8 @@ SILENT = "the worker that ran this stopped answering"
 HUNG = "the worker that ran this makes no progress"
 ENDED = "the worker that ran this has stopped"
 
+CLOSE_AGAIN = 0.5  # seconds after which a link that should end is told so once more
+
 log = logging.getLogger(__name__)
 
 
@@ -93,11 +95,13 @@ class WorkerLink:
         self._task = asyncio.create_task(self._run(), name=f"link {self.target}")
 
     async def aclose(self) -> None:
-        """Cut the stream; what was open is lost. The flag stands beside the cancellation, which a task group that fails swallows."""
+        """Cut the stream; what was open is lost. A cancellation may be swallowed, by a task group that fails just then for one: so it is
+        repeated, and the flag stands beside it.
+        """
         self._closing = True
-        if self._task is not None:
+        while self._task is not None and not self._task.done():
             self._task.cancel()
-            await asyncio.wait([self._task])
+            await asyncio.wait([self._task], timeout=CLOSE_AGAIN)
 
     def state(self, now: float) -> LinkState:
         """How the worker stands at `now`."""
@@ -143,11 +147,19 @@ class WorkerLink:
         async with rpc.channel(self.target) as channel:
             stub: worker_pb2_grpc.WorkerAsyncStub = worker_pb2_grpc.WorkerStub(channel)
             while not self._closing:
-                reason = await self._session(stub)
+                reason = await self._guarded(stub)
                 backoff = settings.backoff_first if self.worker else min(2 * backoff, settings.backoff_most)
                 self._disconnect(reason)
                 if not self._closing:
                     await asyncio.sleep(backoff)
+
+    async def _guarded(self, stub: "worker_pb2_grpc.WorkerAsyncStub") -> str:
+        """A session; a fault of ours in it ends it alone, or the worker would never be connected again."""
+        try:
+            return await self._session(stub)
+        except Exception:
+            log.exception("the link to %s broke", self.target)
+            return CUT
 
     async def _session(self, stub: "worker_pb2_grpc.WorkerAsyncStub") -> str:
         """One connection, to its end; returns what callers are told of that."""
@@ -171,7 +183,8 @@ class WorkerLink:
         async with asyncio.TaskGroup() as group:
             hello = pb.Hello(protocol=wire.PROTOCOL, router_id=context.router_id, kv_events=False)
             await call.write(pb.Up(hello=hello))
-            info = await asyncio.wait_for(_welcome(call), context.settings.connect_timeout)
+            async with asyncio.timeout(context.settings.connect_timeout):  # wait_for may swallow a cancellation
+                info = await _welcome(call)
             stream = WorkerStream(Liveness(context.settings, context.clock()), context.clock, self._note)
             group.create_task(_read(call, stream))
             group.create_task(_write(call, stream))

@@ -8,7 +8,7 @@ from router.dispatch.flight import RETRY_AFTER
 from router.fleet import link
 from router.request import GenerateRequest, TextPrompt, TokenPrompt
 from shared import errors
-from shared.types import RejectCode, Tenant
+from shared.types import RejectCode, Tenant, TokenLogprobs
 from tests.fakes.router import QUICK, Router, collect, request, running_router
 from tests.fakes.scripted_worker import Conversation, ScriptedWorker, echo, load_report, until
 
@@ -174,8 +174,8 @@ async def lose(worker, router, how):
             worker.now.drop()
         case "crash":
             await worker.stop()
-        case "silent":
-            router.clock.advance(QUICK.dead_after)
+        case "silent":  # again and again: a frame that comes just now is a sign of life
+            await until(lambda: router.clock.advance(QUICK.dead_after) or len(worker.conversations) > 1, "a new stream")
         case "hang":
             worker.now.load(has_work=True, last_step_age_ms=60_000)
 
@@ -296,3 +296,44 @@ async def test_tokenize_and_detokenize_are_each_others_inverse(tmp_path):
         assert await router.service.detokenize("tiny", tokens) == "naïve 😀"
         with pytest.raises(errors.InvalidRequest):
             await router.service.detokenize("tiny", [10**9])
+
+
+# ---- faults of one request
+
+
+async def test_a_request_that_cannot_be_told_ends_alone(tmp_path, caplog):
+    """Its worker sends one log-probability for two tokens; the other request of the same stream does not notice."""
+    async with ScriptedWorker() as worker, running_router(worker, tmp_path=tmp_path) as router:
+        await router.ready()
+        bad = asyncio.create_task(router.service.generate(request(logprobs=0)))
+        good = asyncio.create_task(router.service.generate(request(20, 21, max_tokens=3)))
+        (first, second) = await worker.submits(2)
+        broken, fine = (first, second) if first.sampling.HasField("logprobs") else (second, first)
+        worker.now.load()
+        generation = await bad
+        worker.now.tokens(fine.choices[0].handle, [20])
+        worker.now.tokens(broken.choices[0].handle, [20, 21], logprobs=[TokenLogprobs(sampled=-1.0)])
+        with pytest.raises(errors.Internal, match="the router failed on this request"):
+            await collect(generation)
+        worker.now.tokens(fine.choices[0].handle, [21, 22])
+        worker.now.finish(fine.choices[0].handle, 3)
+        pieces = await collect(await good)
+        assert [token for piece in pieces for token in piece.tokens] == [20, 21, 22]
+        assert [list(abort.handles) for abort in await worker.aborts()] == [[broken.choices[0].handle]]
+        assert "cannot be told" in caplog.text
+        assert len(worker.conversations) == 1
+
+
+async def test_a_request_refused_after_it_was_tokenized_leaves_no_timer_behind(tmp_path):
+    """Both pass the first look at the queue, which has room for one; the refused one's time must not end it a second time."""
+    async with ScriptedWorker(first_load=load_report(credits=0)) as worker:
+        async with running_router(worker, tmp_path=tmp_path, max_queued=1) as router:
+            await router.ready()
+            asked = request(prompt=TextPrompt(text="hello"), timeout=0.3)
+            results = await asyncio.gather(*(router.service.generate(asked) for _ in range(2)), return_exceptions=True)
+            assert {type(result) for result in results} == {errors.Overloaded, errors.DeadlineExceeded}
+            await until(lambda: router.service._dispatcher.flights == 0, "the end of both")
+            deadline = asyncio.get_running_loop().time() + 0.1  # a timer left behind would be due before
+            await until(lambda: asyncio.get_running_loop().time() > deadline, "the other timer")
+            assert router.metric("requests_in_flight", model="tiny") == 0
+            assert router.metric("requests_total", model="tiny", outcome="deadline_exceeded") == 1

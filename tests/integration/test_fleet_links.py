@@ -9,7 +9,7 @@ from shared import rpc
 from shared.errors import Unavailable
 from tests.fakes import tiny_tokenizers
 from tests.fakes.router import QUICK, Router, collect, request, running_router, text_of
-from tests.fakes.scripted_worker import ScriptedWorker, echo, load_report, until
+from tests.fakes.scripted_worker import BOUND, ScriptedWorker, echo, load_report, until
 
 
 async def test_a_worker_that_comes_later_is_found(tmp_path):
@@ -246,3 +246,16 @@ async def test_text_comes_back_through_a_real_stream(tmp_path):
         tokens = tiny_tokenizers.byte_level().encode("naïve 😀 ก", add_special_tokens=False).ids
         pieces = await collect(await router.service.generate(request(prompt=TokenPrompt(tokens=tokens), max_tokens=50)))
         assert text_of(pieces) == "naïve 😀 ก"
+
+
+async def test_a_router_that_closes_in_any_phase_of_a_welcome_does_close(tmp_path):
+    """From a worker's side of the handshake on, turn by turn of the loop."""
+    async with ScriptedWorker() as worker:
+        for turns in range(120):
+            async with running_router(worker, tmp_path=tmp_path) as router:
+                while len(worker.conversations) <= turns:
+                    await asyncio.sleep(0)
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                async with asyncio.timeout(BOUND):
+                    await router.service.aclose()

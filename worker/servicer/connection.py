@@ -52,7 +52,8 @@ async def _tended(hub: Hub, stream: RouterStream, writer: "asyncio.Task[None]", 
 
 async def _hello(hub: Hub, context: Context) -> pb.Hello:
     try:
-        frame: Any = await asyncio.wait_for(context.read(), hub.settings.hello_timeout)
+        async with asyncio.timeout(hub.settings.hello_timeout):
+            frame: Any = await context.read()
     except TimeoutError:
         raise DeadlineExceeded(f"no Hello within {hub.settings.hello_timeout:g} s") from None
     if frame is grpc.aio.EOF or not frame.HasField("hello"):
