@@ -15,7 +15,15 @@ from tests.fakes.scripted_worker import until
 from tests.fakes.service import FakeService
 
 BOUND = 20.0
-QUICK = Limits(head_seconds=0.2, body_seconds=0.3, write_seconds=0.3, head_bytes=4_096, url_bytes=1_024, connections=4)
+QUICK = Limits(
+    head_seconds=0.2,
+    body_seconds=0.3,
+    write_seconds=0.3,
+    idle_seconds=0.2,
+    head_bytes=4_096,
+    url_bytes=1_024,
+    connections=4,
+)
 POST = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
 BODY = b'{"prompt": "a", "max_tokens": 1}'
 WHOLE = POST + b"content-length: %d\r\n\r\n" % len(BODY) + BODY
@@ -103,6 +111,21 @@ async def test_a_kept_connection_whose_next_request_is_half_sent_is_408(quick: H
         writer.write(WHOLE[:20])
         assert (await answer(reader))[0] == 408
         assert await reader.read() == b""
+
+
+@pytest.mark.parametrize(("head", "idle", "kept"), [(0.1, 60.0, True), (60.0, 0.1, False)])
+async def test_a_kept_connection_has_its_own_time(head: float, idle: float, kept: bool) -> None:
+    async with http_edge(FakeService(), limits=Limits(head_seconds=head, idle_seconds=idle)) as edge:
+        async with connected(edge) as (reader, writer):
+            writer.write(WHOLE)
+            assert (await answer(reader))[0] == 200
+            if kept:
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(reader.read(), 0.5)
+                writer.write(WHOLE)
+                assert (await answer(reader))[0] == 200
+            else:
+                assert await reader.read() == b""
 
 
 async def test_a_body_answered_early_and_never_finished_is_closed(quick: HttpEdge) -> None:
@@ -227,7 +250,7 @@ async def test_newcomers_push_out_who_waits_longest_and_never_who_is_answered() 
             idle = [await asyncio.open_connection(*edge.url.removeprefix("http://").split(":")) for _ in range(40)]
             assert (await edge.http.get("/health")).status_code == 200
             service.generations[0].release.set()
-            assert (await reader.read()).endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+            assert (await reader.readuntil(b"\r\n0\r\n\r\n")).endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
             ends = [await asyncio.wait_for(early.read(), BOUND) for early, _ in idle[:30]]
             assert ends == [b""] * 30
         for _, writer in idle:

@@ -30,12 +30,14 @@ class Limits:
     """Of one connection, in seconds and bytes; `connections` of the server.
 
     `head_seconds` runs from the first byte of a request (or the connection) to its last header, `body_seconds` from there to the end of
-    its body. `write_seconds` is how long a reader may leave an answer unread.
+    its body. `write_seconds` is how long a reader may leave an answer unread, `idle_seconds` how long a connection is kept for a next
+    request: longer than the minute for which proxies keep theirs, lest they send one into a connection that is being closed.
     """
 
     head_seconds: float = 10.0
     body_seconds: float = 60.0
     write_seconds: float = 60.0
+    idle_seconds: float = 75.0
     head_bytes: int = 32 << 10
     url_bytes: int = 8 << 10
     connections: int = 4_096
@@ -213,7 +215,8 @@ class Connection(HttpToolsProtocol):
     def _wait(self) -> None:
         """For a request, some of which may be there."""
         self._lobby.waiting[self] = None
-        self._arm(self._limits.head_seconds)
+        kept = self.cycle is not None and not self._begun
+        self._arm(self._limits.idle_seconds if kept else self._limits.head_seconds)
 
     def _begin(self) -> None:
         self._begun = True

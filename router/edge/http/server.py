@@ -57,9 +57,11 @@ def _affordable(limits: Limits) -> Limits:
 async def start(app: ASGIApp, host: str, port: int, limits: Limits | None = None) -> HttpServer:
     """Raises OSError where the port is taken."""
     bound = listen(host, port, "HTTP")
+    affordable = _affordable(limits or Limits())
     config = uvicorn.Config(
         app,
-        http=connections(_affordable(limits or Limits())),  # type: ignore[arg-type]
+        http=connections(affordable),  # type: ignore[arg-type]
+        timeout_keep_alive=affordable.idle_seconds,  # type: ignore[arg-type] # seconds, whole or not
         ws="none",
         lifespan="off",
         log_config=None,
