@@ -17,6 +17,7 @@ from octavo.bench.offline import Offline, Run, probe, warm_up
 from octavo.bench.serving import line, report
 from octavo.bench.workload import Item, Workload
 from shared.errors import Internal
+from worker.assemble import Parts
 from worker.config import WorkerConfig
 from worker.loading import LoadFailed, load
 
@@ -78,13 +79,18 @@ class Loaded:
     load_s: float
 
 
+def parts_of(settings: WorkerConfig) -> Parts:
+    """As the worker loads it. Raises Internal where it cannot be loaded."""
+    try:
+        return load(settings)
+    except (LoadFailed, ValueError) as error:  # ValueError: no such backend
+        raise Internal(str(error)) from error
+
+
 def loaded(settings: WorkerConfig) -> Loaded:
     """Raises Internal where the model cannot be loaded."""
     began = time.perf_counter()
-    try:
-        parts = load(settings)
-    except (LoadFailed, ValueError) as error:  # ValueError: no such backend
-        raise Internal(str(error)) from error
+    parts = parts_of(settings)
     load_s = time.perf_counter() - began
     from kernels.backend import backend
     from octavo.bench.model import dtype_of, size_of

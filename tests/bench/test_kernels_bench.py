@@ -17,14 +17,14 @@ PREFILLS = (Step(sequences=1, start=16, length=24),)
 LIMITS = Limits(read=1e9, large=1e9, packed=5e8)
 
 
-def rig(ops: Backend) -> Rig:
-    return Rig(ops, tiny_llama(num_hidden_layers=2)[1], torch.float32, (*DECODES, *PREFILLS))
+def rig(ops: Backend, of: Rig | None = None) -> Rig:
+    return Rig(ops, tiny_llama(num_hidden_layers=2)[1], torch.float32, (*DECODES, *PREFILLS), of=of)
 
 
 def rows(ops: Backend, *only: str) -> list[dict[str, object]]:
-    sides = rig(ops), rig(backend("reference"))
+    reference = rig(backend("reference"))
     steps = (DECODES, PREFILLS)
-    return list(measure(*sides, steps, lambda: LIMITS, only=only, rounds=1, seconds=0.0))
+    return list(measure(rig(ops, reference), reference, steps, lambda: LIMITS, only=only, rounds=1, seconds=0.0))
 
 
 def test_each_op_is_measured_at_each_step_and_equals_itself() -> None:

@@ -36,6 +36,10 @@ def _drawn(*shape: int, seed: int = 1) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
+def _tokens(count: int, rig: Rig) -> torch.Tensor:
+    return torch.randint(rig.weights.spec.vocab_size, (count,), generator=torch.Generator().manual_seed(3))
+
+
 def _linear(op: str, step: Step, rig: Rig, packed: Sequence[Packed], make: Callable[[Rig], Call]) -> Case:
     weights = sum(_size(one, rig) for one in packed)
     moved = 2 * step.tokens * rig.weights.spec.hidden * _FLOAT
@@ -115,7 +119,7 @@ def layers(step: Step, rig: Rig) -> Case:
     count = len(rig.weights.layers)
 
     def make(rig: Rig) -> Call:
-        prepared, x = rig.prepared(step), _drawn(step.tokens, rig.weights.spec.hidden)
+        prepared, x = rig.prepared(step), rig.ops.embed(_tokens(step.tokens, rig), rig.weights.embedding)
         return lambda _: rig.ops.layers(x, rig.weights.layers, prepared, rig.pool)
 
     flop, moved = sum(part.flop for part in parts), sum(part.bytes for part in parts)
@@ -136,9 +140,8 @@ def prepare(step: Step, _rig: Rig) -> Case:
 
 def embed(rows: int, rig: Rig) -> Case:
     """Rows of the table."""
-    vocabulary, hidden = rig.weights.embedding.table.shape
-    tokens = torch.randint(vocabulary, (rows,), generator=torch.Generator().manual_seed(3))
-    moved = rows * hidden * (rig.dtype.itemsize + _FLOAT)
+    tokens = _tokens(rows, rig)
+    moved = rows * rig.weights.spec.hidden * (rig.dtype.itemsize + _FLOAT)
 
     def make(rig: Rig) -> Call:
         return lambda _: rig.ops.embed(tokens, rig.weights.embedding)

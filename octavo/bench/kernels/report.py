@@ -42,7 +42,8 @@ def report(asked: Asked) -> dict[str, Any]:
     decodes = [Step(sequences=batch, start=context, length=1) for batch, context in asked.decodes]
     prefills = [Step(sequences=1, start=start, length=length) for length, start in asked.prefills]
     with torch.inference_mode():
-        rig, other = (Rig(one, source.checkpoint, dtype, (*decodes, *prefills)) for one in (ops, reference))
+        other = Rig(reference, source.checkpoint, dtype, (*decodes, *prefills))
+        rig = Rig(ops, source.checkpoint, dtype, (*decodes, *prefills), of=other)
     seen: list[dict[str, Rate]] = []
 
     def limits() -> Limits:

@@ -85,9 +85,21 @@ class Step:
 
 
 class Rig:
-    """One backend with the weights, and KV of random inputs behind every step of `steps`."""
+    """One backend with the weights, and KV of a text of random tokens behind every step of `steps`.
 
-    def __init__(self, ops: Backend, checkpoint: Checkpoint, dtype: torch.dtype, steps: Sequence[Step]):
+    `streams` are what the layers get of this text, [positions, hidden] each. With those `of` another rig both hold KV of the same
+    inputs: what differs then is what an op did, and not what thirty layers made of one rounding.
+    """
+
+    def __init__(
+        self,
+        ops: Backend,
+        checkpoint: Checkpoint,
+        dtype: torch.dtype,
+        steps: Sequence[Step],
+        *,
+        of: "Rig | None" = None,
+    ):
         self.ops = ops
         self.dtype = dtype
         self.weights = weights_of(checkpoint, dtype, ops)
@@ -104,7 +116,7 @@ class Rig:
             blocks=whole // BLOCK + sum(step.sequences * step.width for step in steps),
             dtype=dtype,
         )
-        self._fill(whole)
+        self.streams: tuple[torch.Tensor, ...] = self._written(whole) if of is None else self._copied(of.streams)
         self._first: dict[Step, int] = {}
         self._copy(steps, whole // BLOCK)
 
@@ -112,15 +124,33 @@ class Rig:
         """The step's preparation; KV of its sequences lies where it looks."""
         return self.ops.prepare(step.batch(self._first[step]), self.pool, self.rotaries, self.weights.spec.attentions)
 
-    def _fill(self, length: int) -> None:
-        """KV of one sequence of random inputs in the first blocks, all of which it fills."""
+    def _written(self, length: int) -> tuple[torch.Tensor, ...]:
+        """Writes KV of the text into the first blocks, all of which it fills; what the layers got."""
         draw = torch.Generator().manual_seed(5)
-        for start in range(0, length, _FILL):
-            count = min(_FILL, length - start)
-            step = self._filling(start, count)
-            x = torch.randn(count, self.weights.spec.hidden, generator=draw)
+        tokens = torch.randint(self.weights.spec.vocab_size, (length,), generator=draw)
+        parts = [
+            self._through(self.ops.embed(tokens[start : start + _FILL], self.weights.embedding), start)
+            for start in range(0, length, _FILL)
+        ]
+        return tuple(torch.cat(pieces) for pieces in zip(*parts, strict=True))
+
+    def _through(self, x: torch.Tensor, start: int) -> list[torch.Tensor]:
+        ops, step, seen = self.ops, self._filling(start, x.shape[0]), []
+        for number, layer in enumerate(self.weights.layers):
+            seen.append(x.clone())
+            q = ops.attn_in(x, layer.attn_in, step, self.pool, number)
+            x = ops.attn_out(x, ops.attention(q, step, self.pool, number, layer.attention), layer.attn_out)
+            x = ops.mlp(x, layer.mlp)
+        return seen
+
+    def _copied(self, streams: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        """Writes KV of another rig's streams."""
+        for start in range(0, streams[0].shape[0], _FILL):
+            parts = [stream[start : start + _FILL].clone() for stream in streams]
+            step = self._filling(start, parts[0].shape[0])
             for number, layer in enumerate(self.weights.layers):
-                self.ops.attn_in(x.clone(), layer.attn_in, step, self.pool, number)
+                self.ops.attn_in(parts[number], layer.attn_in, step, self.pool, number)
+        return streams
 
     def _copy(self, steps: Sequence[Step], first: int) -> None:
         """The same behind every sequence of every step: what one step writes, no other one sees."""

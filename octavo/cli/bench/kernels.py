@@ -45,6 +45,9 @@ def run(arguments: argparse.Namespace) -> int:
     path = fetched(arguments.model, progress)
     from octavo.bench.kernels.measure import markdown
     from octavo.bench.kernels.report import Asked, report
+    from shared.errors import InvalidRequest
+    from worker.models.errors import ModelError
+    from worker.sources.errors import SourceError
 
     asked = Asked(
         model=path,
@@ -58,7 +61,14 @@ def run(arguments: argparse.Namespace) -> int:
         rounds=arguments.rounds,
         seconds=arguments.seconds,
     )
-    made = report(asked)
+    try:
+        made = report(asked)
+    except (
+        SourceError,
+        ModelError,
+        ValueError,
+    ) as error:  # ValueError: no such backend, or positions that the model has not
+        raise InvalidRequest(str(error)) from error
     progress(markdown(made["kernels"]))
     write(made, arguments.json)
     return 0

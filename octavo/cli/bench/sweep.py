@@ -76,13 +76,14 @@ def panels(rows: list[dict[str, Any]]) -> "list[Panel]":
 def run(arguments: argparse.Namespace) -> int:
     """The table goes to stderr, the report to --json or stdout."""
     from octavo.bench import machine, sweep
+    from octavo.bench.engine import parts_of
     from octavo.bench.plot import svg
     from octavo.cli.pull import fetched
-    from worker.loading import load, set_threads
+    from worker.loading import set_threads
 
     set_threads(settings(arguments, "unknown"), os.environ)  # before torch is imported, which `fetched` may do
     path = fetched(arguments.model, progress)
-    parts = load(settings(arguments, str(path)))
+    parts = parts_of(settings(arguments, str(path)))
     longest = parts.info.max_model_len
     wanted = [
         point
