@@ -101,7 +101,9 @@ def test_an_echo_scores_what_was_generated_as_it_was_when_generated(client: open
     assert scored.usage.completion_tokens == 0
     rows = scored.choices[0].logprobs
     assert rows.token_logprobs[0] is None
-    assert rows.tokens[len(prompt) :] == generated.tokens, "the text does not tokenize as it was generated: choose another"
+    assert rows.tokens[len(prompt) :] == generated.tokens, (
+        "the text does not tokenize as it was generated: choose another"
+    )
     assert rows.token_logprobs[len(prompt) :] == pytest.approx(generated.token_logprobs, abs=1e-4)
     assert "".join(rows.tokens) == text
     assert [text[start:].startswith(token) for start, token in zip(rows.text_offset, rows.tokens, strict=True)]
