@@ -9,6 +9,8 @@ import signal
 import httpx
 
 from octavo.client.aio import AsyncClient
+from router.dispatch.flight import RETRY_AFTER
+from router.fleet.link import CUT
 from shared.errors import OctavoError, Unavailable
 from tests.e2e.stack import RunningStack, until, until_at_rest, worker_load
 
@@ -98,4 +100,4 @@ async def test_killing_one_of_two_workers_leaves_the_others_streams_untouched(ow
     cut = [end for end in ends if isinstance(end, OctavoError)]
     assert len(whole) == 4, f"the other worker's streams were touched: {ends}"
     assert len(set(whole)) == 1
-    assert all(isinstance(error, Unavailable) for error in cut)
+    assert {(type(error), error.message, error.retry_after) for error in cut} == {(Unavailable, CUT, RETRY_AFTER)}
