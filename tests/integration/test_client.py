@@ -221,7 +221,7 @@ async def test_a_blocking_stream_that_is_left_aborts_the_work(edge: GrpcEdge) ->
 
 async def test_a_router_that_is_not_there_is_unavailable() -> None:
     async with octavo.AsyncClient("127.0.0.1:1", timeout=5) as client:
-        with pytest.raises(Unavailable, match="^the router cannot be reached, or the connection to it was lost$"):
+        with pytest.raises(Unavailable, match=r"^the router cannot be reached, or the connection to it was lost$"):
             await client.models()
 
 
