@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from kernels.sample.filters import BLOCK, block_sums, blocks, threshold
+from kernels.sample.filters import BLOCK, Filters, block_sums, blocks, filtered, lowest_kept
 from kernels.sample.philox import uniform
 
 
@@ -45,9 +45,15 @@ def sample(logits: torch.Tensor, draw: Draw) -> torch.Tensor:
     """logits float32 [rows, vocabulary] (finite, or -inf for what is forbidden) -> int64 [rows]."""
     scaled = logits / draw.temperature[:, None]
     top = scaled.amax(-1, keepdim=True)
-    lowest = threshold(scaled, draw.top_k, draw.top_p, draw.min_p)
-    weights = torch.where(scaled >= lowest, torch.exp(scaled - top), 0.0)
+    filters = (draw.top_k, draw.top_p, draw.min_p)
+    weights = _kept(scaled, top, filters) if filtered(filters) else scaled.sub_(top).exp_()
     return invert(weights, uniform((draw.seed_low, draw.seed_high), draw.position, draw.choice, 0))
+
+
+def _kept(scaled: torch.Tensor, top: torch.Tensor, filters: Filters) -> torch.Tensor:
+    """exp(scaled - top), zero where a filter cuts."""
+    weights = (scaled - top).exp_()
+    return weights.masked_fill_(scaled < lowest_kept(scaled, weights, top, filters), 0.0)
 
 
 def invert(weights: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
