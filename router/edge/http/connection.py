@@ -202,7 +202,7 @@ class Connection(HttpToolsProtocol):
         if self._begun or self._deaf:
             self._leave_slowly()
         else:
-            self.transport.close()
+            self._close()
 
     def abort(self) -> None:
         """Close at once, whatever is unsent."""
@@ -253,6 +253,12 @@ class Connection(HttpToolsProtocol):
         self._disarm()
         self._timer = self.loop.call_later(seconds, self._expire)
 
+    def _close(self) -> None:
+        """Closes once all is sent, and at once where the peer does not take it."""
+        self._disarm()
+        self.transport.close()
+        self._timer = self.loop.call_later(self._limits.write_seconds, self.abort)
+
     def _disarm(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
@@ -265,7 +271,7 @@ class Connection(HttpToolsProtocol):
 
     def _expire(self) -> None:
         if self._deaf or not self._begun:
-            self.transport.close()
+            self._close()
         else:
             part = "body" if self._in_body else "head"
             self._refuse(HTTPStatus.REQUEST_TIMEOUT, f"the request's {part} took too long to arrive")
@@ -282,7 +288,7 @@ class Connection(HttpToolsProtocol):
         if self._answering() and not self._in_body:
             self._end_after_answer()
         elif self._in_body and self.cycle.response_started:
-            self.transport.close()
+            self._close()
         else:
             if self._in_body:
                 self.cycle.disconnected = True
