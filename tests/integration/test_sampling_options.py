@@ -58,9 +58,12 @@ def tiny() -> tuple[torch.nn.Module, MemoryCheckpoint]:
     return tiny_llama()
 
 
-@pytest.fixture(scope="module", params=[0, 1], ids=["depth0", "depth1"])
+KINDS = {"depth0": {}, "depth1": {"depth": 1}, "reference": {"backend": "reference"}}
+
+
+@pytest.fixture(scope="module", params=KINDS)
 def runner(request: pytest.FixtureRequest, tiny: tuple[torch.nn.Module, MemoryCheckpoint]) -> Iterator[ModelRunner]:
-    made = build(tiny[1], replace(RUNNER, depth=request.param))
+    made = build(tiny[1], replace(RUNNER, **KINDS[request.param]))
     made._pool.fill(torch.nan)
     yield made
     made.close()
