@@ -47,9 +47,9 @@ void* Scratch::reserve(size_t bytes) {
 extern "C" {
 
 // Null where the instruction set that this library was built for cannot be used here.
-octavo::Engine* octavo_engine_new(int64_t threads, int64_t bind) {
+octavo::Engine* octavo_engine_new(int64_t threads) {
   if (!octavo::tiles_permitted()) return nullptr;
-  return new octavo::Engine(static_cast<int>(threads), bind != 0);
+  return new octavo::Engine(static_cast<int>(threads));
 }
 
 void octavo_engine_free(octavo::Engine* engine) { delete engine; }

@@ -32,7 +32,7 @@ class Scratch {
 };
 
 struct Engine {
-  Engine(int threads, bool bind) : team(threads, bind), own(new Scratch[threads]) {}
+  explicit Engine(int threads) : team(threads), own(new Scratch[threads]) {}
 
   Team team;
   Scratch inputs;   // rows in the form that products take them

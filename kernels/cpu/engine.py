@@ -11,7 +11,7 @@ from kernels.cpu.isa import Level
 
 _POINTER, _INT, _REAL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
-    "octavo_engine_new": (_POINTER, (_INT, _INT)),
+    "octavo_engine_new": (_POINTER, (_INT,)),
     "octavo_engine_free": (None, (_POINTER,)),
     "octavo_allocate": (_POINTER, (_INT,)),
     "octavo_release": (None, (_POINTER, _INT)),
@@ -42,7 +42,7 @@ class UnusableLibrary(Exception):
 class Engine:
     """Threads and scratch memory; `lib` holds the functions, which all release the interpreter's lock."""
 
-    def __init__(self, path: Path, level: Level, threads: int, *, bind: bool = False):
+    def __init__(self, path: Path, level: Level, threads: int):
         try:
             self.lib = ctypes.CDLL(str(path))
         except OSError as error:
@@ -53,7 +53,7 @@ class Engine:
         self.level = level
         self.build = path.stem.rpartition("-")[2]
         self.threads = threads
-        self.handle: int | None = self.lib.octavo_engine_new(threads, int(bind))
+        self.handle: int | None = self.lib.octavo_engine_new(threads)
         if self.handle is None:
             raise UnusableLibrary(f"the system does not let this process use {level} instructions")
         weakref.finalize(self, self.lib.octavo_engine_free, self.handle)

@@ -37,31 +37,31 @@ void restore(uint32_t control) {
 #endif
 }
 
-std::vector<int> allowed_cores() {
-  std::vector<int> cores;
 #if defined(__linux__)
+// The allowed cores, where there are as many as members.
+std::vector<int> one_each(int members) {
+  std::vector<int> cores;
   cpu_set_t set;
-  if (sched_getaffinity(0, sizeof set, &set) == 0)
+  if (members > 1 && sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) == members)
     for (int i = 0; i < CPU_SETSIZE; i++)
       if (CPU_ISSET(i, &set)) cores.push_back(i);
-#endif
   return cores;
 }
 
-void stay_on(int core) {
-#if defined(__linux__)
+void allow(const int* cores, size_t count) {
   cpu_set_t set;
   CPU_ZERO(&set);
-  CPU_SET(core, &set);
+  for (size_t i = 0; i < count; i++) CPU_SET(cores[i], &set);
   sched_setaffinity(0, sizeof set, &set);
-#else
-  (void)core;
-#endif
 }
+#else
+std::vector<int> one_each(int) { return {}; }
+void allow(const int*, size_t) {}
+#endif
 
 }  // namespace
 
-Team::Team(int size, bool bind) : size_(size), bind_(bind), cores_(allowed_cores()) {
+Team::Team(int size) : size_(size), cores_(one_each(size)) {
   for (int i = 1; i < size_; i++) threads_.emplace_back([this, i] { work(i); });
 }
 
@@ -72,12 +72,16 @@ Team::~Team() {
   for (auto& thread : threads_) thread.join();
 }
 
-void Team::enter(int index) {
-  if (bind_ && index < (int)cores_.size()) stay_on(cores_[index]);
+void Team::settle() {
+  if (!cores_.empty()) allow(cores_.data(), 1);
+}
+
+void Team::unsettle() {
+  if (!cores_.empty()) allow(cores_.data(), cores_.size());
 }
 
 void Team::work(int index) {
-  enter(index);
+  if (!cores_.empty()) allow(&cores_[index], 1);
   flush_denormals();
   uint32_t seen = 0;
   for (;;) {

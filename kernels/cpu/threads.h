@@ -25,10 +25,11 @@ struct Member {
 };
 
 // The caller of `run` is member 0. Waiting threads spin for a short while, because ops follow each other within
-// microseconds, and then sleep, because other processes share the cores.
+// microseconds, and then sleep, because other processes share the cores. A team as large as the number of cores that it
+// may use keeps each member on one of them: the system would at times put two on one.
 class Team {
  public:
-  Team(int size, bool bind);
+  explicit Team(int size);
   ~Team();
   Team(const Team&) = delete;
   Team& operator=(const Team&) = delete;
@@ -38,15 +39,16 @@ class Team {
   void barrier();
   // A counter that `run` sets to zero: members draw items from it, so that one that lost its core holds up nobody.
   int64_t draw(int64_t count) { return next_.fetch_add(count, std::memory_order_relaxed); }
+  // For the calling thread, which is member 0: its core, and what it had before.
+  void settle();
+  void unsettle();
   void rewind() { next_.store(0, std::memory_order_relaxed); }
 
  private:
   void work(int index);
-  void enter(int index);
 
   const int size_;
-  const bool bind_;
-  std::vector<int> cores_;
+  const std::vector<int> cores_;  // one a member, or none
   std::vector<std::thread> threads_;
   const std::function<void(const Member&)>* body_ = nullptr;
   alignas(64) std::atomic<uint32_t> round_{0};
@@ -55,6 +57,18 @@ class Team {
   alignas(64) std::atomic<uint32_t> phase_{0};
   alignas(64) std::atomic<int64_t> next_{0};
   std::atomic<bool> closing_{false};
+};
+
+// Keeps the calling thread on its core for a scope with many runs.
+class Settled {
+ public:
+  explicit Settled(Team& team) : team_(team) { team_.settle(); }
+  ~Settled() { team_.unsettle(); }
+  Settled(const Settled&) = delete;
+  Settled& operator=(const Settled&) = delete;
+
+ private:
+  Team& team_;
 };
 
 inline void Member::barrier() const {

@@ -16,6 +16,7 @@ void octavo_mlp(Engine*, float*, int64_t, const OctavoMlp*);
 // l's of `attended`. -1: a sequence is too long for attention.
 int64_t octavo_layers(Engine* engine, float* x, const OctavoLayer* layers, int64_t count, Step* step, const OctavoPool* pool,
                       const OctavoRotary* rotaries, const int64_t* strides, float* q, void* attended) {
+  const Settled settled(engine->team);
   for (int64_t number = 0; number < count; number++) {
     const OctavoLayer& layer = layers[number];
     octavo_attn_in(engine, x, &layer.attn_in, step, pool, rotaries + layer.attn_in.rotary, number, q);

@@ -33,6 +33,7 @@ void octavo_logits(Engine* engine, const float* x, const int64_t* rows, int64_t 
     const int64_t k = w->proj.k, stride = row_stride<Act<W>>(k);
     Act<W>* in = engine->inputs.get<Act<W>>(row_room(count) * stride);
     for (int64_t i = 0; i < count; i++) norm_row(x + rows[i] * k, w->norm, k, in + i * stride, padded(k));
+    const Settled settled(engine->team);
     engine->team.run([&](const Member& me) {
       int64_t first, last;
       me.share(blocks_of(w->proj), first, last);
