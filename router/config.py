@@ -30,7 +30,9 @@ class RouterConfig:
     workers: tuple[str, ...] = field(default=(), metadata=_help("host:port of every worker"))
     policy: Literal["least_loaded"] = field(default="least_loaded", metadata=_help("which worker gets a request"))
     max_body_bytes: ByteSize = field(default=ByteSize(4 << 20), metadata=_help("largest HTTP body that is read"))
-    head_seconds: float = field(default=10.0, metadata=_help("seconds in which an HTTP request's head must arrive"))
+    head_seconds: float = field(
+        default=10.0, metadata=_help("seconds in which an HTTP request's head, or gRPC's handshake, must arrive")
+    )
     body_seconds: float = field(default=60.0, metadata=_help("seconds in which an HTTP request's body must arrive"))
     max_connections: int = field(
         default=4_096, metadata=_help("most HTTP connections; whoever waits longest for a request makes room")

@@ -75,7 +75,7 @@ async def _edges(settings: RouterConfig, gate: Gate, registry: CollectorRegistry
     )
     http = await http_server.start(app, settings.host, settings.http_port, limits)
     try:
-        rpc = await grpc_server.start(gate, settings.host, settings.grpc_port)
+        rpc = await grpc_server.start(gate, settings.host, settings.grpc_port, head_seconds=settings.head_seconds)
         try:
             tell(event="listening", http=http.address, grpc=rpc.address)
             yield

@@ -50,10 +50,12 @@ def blocking_channel(target: str, *, receive_limit: int = INTERNAL_RECEIVE_LIMIT
     return grpc.insecure_channel(target, options=_client_options(receive_limit))
 
 
-def server(*, receive_limit: int, interceptors: Sequence[grpc.aio.ServerInterceptor] = ()) -> grpc.aio.Server:
+def server(
+    *, receive_limit: int, interceptors: Sequence[grpc.aio.ServerInterceptor] = (), options: Options = ()
+) -> grpc.aio.Server:
     """A server that shares no port with another process unless asked to, and tolerates keepalive pings of idle streams."""
     limits = (("grpc.max_receive_message_length", receive_limit), ("grpc.so_reuseport", 0))
-    return grpc.aio.server(interceptors=list(interceptors), options=[*_KEEPALIVE, *_ACCEPT_PINGS, *limits])
+    return grpc.aio.server(interceptors=list(interceptors), options=[*_KEEPALIVE, *_ACCEPT_PINGS, *limits, *options])
 
 
 def to_status(error: errors.OctavoError) -> status_pb2.Status:

@@ -1,5 +1,6 @@
 """Bytes that are no message, on every method of the public API."""
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import grpc
@@ -9,6 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from protos import inference_pb2 as pb
+from router.edge.gate import Gate
+from router.edge.grpc import server as grpc_server
 from shared import rpc
 from tests.fakes.edges import GrpcEdge, grpc_edge
 from tests.fakes.service import FakeService
@@ -87,3 +90,18 @@ async def test_c28_no_change_of_bytes_makes_a_server_error(
     async with rpc.channel(edge.address) as channel:
         code, _ = await send_call(channel, method, data)
     assert code in EXPECTED
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"PRI * HTTP/2.0\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n"]
+)
+async def test_half_a_handshake_is_ended_in_time(data: bytes) -> None:
+    server = await grpc_server.start(Gate(FakeService()), "127.0.0.1", 0, head_seconds=0.2)
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(server.address.rpartition(":")[2]))
+        writer.write(data)
+        async with asyncio.timeout(20):
+            await reader.read()
+        writer.close()
+    finally:
+        await server.stop(0)

@@ -15,6 +15,9 @@ from router.edge.ports import joined, listen
 from shared import rpc
 from shared.health import HealthServicer
 
+MAX_CALLS = 4_096  # at once on one connection; what is beyond waits in its client
+IDLE_SECONDS = 600.0
+
 INFERENCE = pb.DESCRIPTOR.services_by_name["Inference"].full_name
 
 
@@ -37,10 +40,20 @@ def _serve(server: grpc.aio.Server, gate: Gate) -> None:
     reflection.enable_server_reflection(services, server)
 
 
-async def start(gate: Gate, host: str, port: int) -> GrpcServer:
-    """Raises OSError where the port is taken."""
+def _public(head_seconds: float) -> rpc.Options:
+    """Bounds of what a stranger may hold open: half a handshake, calls on one connection, a connection without any."""
+    return (
+        ("grpc.server_handshake_timeout_ms", int(1000 * head_seconds)),
+        ("grpc.max_concurrent_streams", MAX_CALLS),
+        ("grpc.max_connection_idle_ms", int(1000 * IDLE_SECONDS)),
+    )
+
+
+async def start(gate: Gate, host: str, port: int, *, head_seconds: float = 10.0) -> GrpcServer:
+    """`head_seconds` is what a connection may take to become one of HTTP/2. Raises OSError where the port is taken."""
     decoding = DecodingInterceptor(INFERENCE)
-    server = rpc.server(receive_limit=rpc.PUBLIC_RECEIVE_LIMIT, interceptors=[decoding])
+    options = _public(head_seconds)
+    server = rpc.server(receive_limit=rpc.PUBLIC_RECEIVE_LIMIT, interceptors=[decoding], options=options)
     _serve(server, gate)
     # gRPC reports a port in use by several lines on stderr and no reason: ask the system first.
     listen(host, port, "gRPC").close()
