@@ -19,7 +19,7 @@ from worker.execution.config import RunnerConfig
 from worker.plan import Executor
 from worker.scheduler.config import SchedulerConfig
 from worker.scheduler.fit import fit
-from worker.scheduler.steptime import StepTimes
+from worker.scheduler.steptime import StepShape, StepTimes
 from worker.sources.cache import cache_directory
 from worker.step_store import Place, StepStore, cpu_name
 from worker.warmup import Limits, WarmUp
@@ -100,14 +100,15 @@ def _load(config: WorkerConfig, threads: int) -> Parts:
 
     def close() -> None:
         runner.close()
-        store.save(times)
+        if config.step_sweep != "never":
+            store.save(times)
 
     scheduler = _scheduler(config, info, runner.depth)
     return Parts(executor=runner, scheduler=scheduler, info=info, tokenizer=source.tokenizer, times=times, close=close)
 
 
 def _step_times(config: WorkerConfig, info: WorkerInfo, executor: Executor, store: StepStore) -> StepTimes:
-    """Warms up. What is cached goes before what is measured, and that before what one step says."""
+    """Warms up. What is cached goes before what is measured. What rests on one step alone is not cached: it would pass for a sweep."""
     limits = Limits(
         step_tokens=config.step_tokens,
         slots=config.max_running,
@@ -116,11 +117,19 @@ def _step_times(config: WorkerConfig, info: WorkerInfo, executor: Executor, stor
     )
     warm_up = WarmUp(executor, limits)
     first = warm_up.full_step()
+    if config.step_sweep == "never":
+        return fit([first])
     known = store.load() if config.step_sweep == "auto" else None
     if known is not None:
         return known
-    times = fit([first] if config.step_sweep == "never" else warm_up.sweep(first))
-    store.save(times)
+    steps = warm_up.sweep(first)
+    times = fit(steps)
+    _LOG.info(
+        "timed %d steps: one decode %.1f ms, %d tokens of a prompt %.0f ms",
+        len(steps), 1000 * times.predict(StepShape(1, 1, 1)), first.shape.rows, 1000 * times.predict(first.shape),
+    )  # fmt: skip
+    if len(steps) > 1:
+        store.save(times)
     return times
 
 

@@ -6,7 +6,7 @@ slots and blocks is finite, and the sequences that take them later overwrite wha
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ from worker.plan import BlockCopy, Chunk, Executor, SampleRow, SlotStart, StepPl
 from worker.scheduler.fit import Measurement
 from worker.scheduler.steptime import shape_of
 
-SECONDS = 1.0  # of a sweep: a step that is expected to end later is left out
+SECONDS = 1.0  # of a sweep's steps: one that is expected to end later is left out
 _SAMPLING = Sampling(temperature=1.0, max_tokens=1)
 
 
@@ -72,11 +72,11 @@ class Point(NamedTuple):
 
 
 def points(limits: Limits) -> list[Point]:
-    """What a sweep measures, what tells most first: few and many decodes, little and much context, short and long chunks."""
+    """What a sweep measures, first what takes little time and tells much: where steps are slow there is no time for the rest."""
     wanted = [
-        Point(1, 64), Point(limits.slots, 60), Point(length=limits.full), Point(8, 496), Point(length=128), Point(8, 64),
-        Point(8, 64, 0, 64), Point(32, 64), Point(length=64), Point(length=256), Point(start=384, length=128),
-        Point(8, 64, 448, 32), Point(16, 240), Point(4, 64), Point(length=16),
+        Point(1, 64), Point(length=64), Point(8, 64), Point(8, 496), Point(length=128), Point(32, 64),
+        Point(limits.slots, 60), Point(length=limits.full), Point(8, 64, 0, 64), Point(length=256),
+        Point(start=384, length=128), Point(8, 64, 448, 32), Point(16, 240), Point(4, 64), Point(length=16),
     ]  # fmt: skip
     return [point for point in dict.fromkeys(wanted) if point.fits(limits)]
 
@@ -103,6 +103,24 @@ def _fill(written: int, wanted: int) -> StepPlan:
     return StepPlan(step=-1, copies=tuple(BlockCopy(block % written, block) for block in range(written, wanted)))
 
 
+def _decodes(taken: Mapping[Point, Sequence[Measurement]]) -> list[Measurement]:
+    """The latest measurement of each point that has no chunk."""
+    return [measured[-1] for point, measured in taken.items() if measured and not point.length]
+
+
+def _guess(point: Point, first: Measurement, decodes: Sequence[Measurement]) -> float:
+    """Seconds that a step may take which was never made: for each position of its chunk as much as of the first step, which was a full
+    one; for each decode as much as of the largest of the measured `decodes` that had no more of them."""
+    rows = point.length
+    smaller = [each for each in decodes if each.shape.rows <= point.decodes]
+    if smaller:
+        most = max(smaller, key=lambda each: each.shape.rows)
+        seconds = most.seconds * point.decodes / most.shape.rows
+    else:
+        rows, seconds = point.rows, 0.0
+    return seconds + first.seconds * rows / first.shape.rows
+
+
 class WarmUp:
     """Makes the steps, one after the other."""
 
@@ -116,13 +134,12 @@ class WarmUp:
         return self._measure(Point(length=self._limits.full))
 
     def sweep(self, first: Measurement, seconds: float = SECONDS) -> list[Measurement]:
-        """Each point once, then again, for as long as there is time. `first` is the full step's, which the longest of them is expected
-        to take as well."""
-        ends = self._clock() + seconds
+        """Each point once, then again, for as long as there is time. `first` is the full step's."""
         written = first.shape.rows // BLOCK_SIZE
         chosen = points(self._limits) if written else [Point(length=self._limits.full)]
         if written:
             self._run(_fill(written, max(point.blocks for point in chosen)))
+        ends = self._clock() + seconds
         taken: dict[Point, list[Measurement]] = {point: [] for point in chosen}
         while self._round(taken, first, ends):
             pass
@@ -134,7 +151,7 @@ class WarmUp:
         """Measure each point for which there is time; whether there was any."""
         some = False
         for point, before in taken.items():
-            expected = before[-1].seconds if before else first.seconds * point.rows / first.shape.rows
+            expected = before[-1].seconds if before else _guess(point, first, _decodes(taken))
             if self._clock() + expected <= ends:
                 before.append(self._measure(point))
                 some = True

@@ -8,6 +8,7 @@ from worker.scheduler.steptime import ASSUMED, StepShape, StepTimes, dot, featur
 
 ROUNDS = 6  # of re-weighting
 SWEEPS = 400  # of coordinate descent a round
+STILL = 1e-6  # of an assumed parameter: a sweep that moves none by more is the last
 TRUST = 0.1  # relative error within which a measurement counts in full
 PRIOR = 1e-5  # how much the assumed proportions count beside one measurement
 
@@ -50,6 +51,10 @@ def _descend(rows: Sequence[Sequence[float]], weights: Sequence[float], start: S
         gram[i][i] += PRIOR
     x = list(start)
     for _ in range(SWEEPS):
+        moved = 0.0
         for i in range(size):
-            x[i] = max(0.0, x[i] + (target[i] - dot(gram[i], x)) / gram[i][i])
+            old, x[i] = x[i], max(0.0, x[i] + (target[i] - dot(gram[i], x)) / gram[i][i])
+            moved = max(moved, abs(x[i] - old))
+        if moved < STILL:
+            break
     return x
