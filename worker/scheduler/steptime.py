@@ -7,7 +7,10 @@ The segments of positions lie between KNOTS: few positions cost what reading the
 parameter is negative, so that more of anything never takes less time.
 """
 
+import math
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from operator import mul
 from typing import NamedTuple
 
 from worker.plan import StepPlan
@@ -18,6 +21,8 @@ CLIP = 1.5  # one measurement counts as at most so many times the prediction, an
 ASSUMED = (0.01, *(1.5e-4 for _ in KNOTS), 5e-5, 1e-6, 1e-7)  # seconds: proportions of a small model on a CPU
 REACH = (1.0, 8.0, 24.0, 96.0, 384.0, 512.0, 64.0, 20_000.0, 500_000.0)  # what a feature may come to in a large step
 COMMON = 0.3  # the variance of the machine's speed, which all parameters share, beside that of each parameter alone
+_SEGMENTS = (*pairwise(KNOTS), (KNOTS[-1], math.inf))
+_NONE = (0,) * len(KNOTS)
 FLOOR = 0.01  # of a large step: how much a parameter that is near zero still learns
 
 
@@ -59,14 +64,15 @@ def shape_of(plan: StepPlan) -> StepShape:
 
 def features(shape: StepShape) -> list[float]:
     """What each parameter is multiplied by."""
-    rows, ends = shape.rows, (*KNOTS[1:], shape.rows)
-    segments = [max(0, min(rows, end) - knot) for knot, end in zip(KNOTS, ends, strict=True)]
-    return [1.0, *segments, shape.samples, shape.context, shape.pairs]
+    rows, samples, context, pairs = shape
+    segments = [rows - knot if rows < end else end - knot for knot, end in _SEGMENTS if rows > knot]
+    return [1.0, *segments, *_NONE[len(segments) :], samples, context, pairs]
 
 
 def dot(parameters: Iterable[float], values: Iterable[float]) -> float:
     """The time where these are the features."""
-    return sum(a * b for a, b in zip(parameters, values, strict=True))
+    total: float = sum(map(mul, parameters, values))
+    return total
 
 
 class StepTimes:
