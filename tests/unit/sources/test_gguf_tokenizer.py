@@ -32,7 +32,34 @@ def _bundle(folder: Path, name: str, tmp_path: Path) -> TokenizerBundle:
     return read_tokenizer(read_metadata(open_file(path)))
 
 
-@pytest.mark.parametrize("name", ["gpt-2", "qwen2", "phi-3"])
+# Of the folder's expected ids.
+SERVED = ("gpt-2", "phi-3", "qwen2")
+JUDGED_ELSEWHERE = {
+    "llama-bpe": "the folder has its ids but no vocabulary; tests/e2e/test_judge_tokenizers.py takes that from a package",
+}
+NOT_SERVED = {
+    "bert-bge": "WordPiece of an encoder, whose text does not come back from its tokens: no model that generates has it",
+    "deepseek-llm": "its cuts are by five patterns that no served family shares, and the folder has no vocabulary to judge by",
+}
+
+
+def test_every_family_of_the_folder_is_served_or_named_with_the_reason(vocabularies: Path) -> None:
+    found = {path.name.removeprefix("ggml-vocab-").removesuffix(".gguf.out") for path in vocabularies.glob("*.out")}
+    assert found == {*SERVED, *JUDGED_ELSEWHERE, *NOT_SERVED}
+
+
+def test_a_wordpiece_vocabulary_is_refused_with_the_kinds_that_are_served(vocabularies: Path, tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"tokenizer\.ggml\.model 'bert' is not served; served: gpt2, llama"):
+        _bundle(vocabularies, "bert-bge", tmp_path)
+
+
+@pytest.mark.parametrize("pre", ["deepseek-llm", "deepseek-coder", "falcon", "chameleon"])
+def test_cuts_that_are_not_known_are_refused_with_those_that_are(pre: str) -> None:
+    with pytest.raises(SourceError, match=f"'{pre}' is not served; served: .*llama-bpe.*qwen2.*tekken"):
+        read_tokenizer(_metadata(pre))
+
+
+@pytest.mark.parametrize("name", SERVED)
 def test_hard_strings_give_the_ids_that_llama_cpp_expects_and_come_back(
     vocabularies: Path, tmp_path: Path, name: str
 ) -> None:
@@ -97,6 +124,9 @@ def _cuts(pre: str | None, text: str) -> list[str]:
         ("smollm", ["1", "2", "3", "4", "5"]),
         ("qwen2", ["1", "2", "3", "4", "5"]),
         ("llama-bpe", ["123", "45"]),
+        ("tekken", ["1", "2", "3", "4", "5"]),
+        ("gpt-4o", ["123", "45"]),
+        ("dbrx", ["123", "45"]),
         ("default", ["123", "45"]),
         (None, ["123", "45"]),
     ],
@@ -111,10 +141,17 @@ def test_each_family_cuts_digits_its_own_way(pre: str | None, digits: list[str])
         ("gpt-2", ["don", "'", "T", "Ġstop", "!!", "ĠĠĠ", "Ċ", "x"]),
         ("llama-bpe", ["don", "'T", "Ġstop", "!!", "ĠĠĠĊ", "x"]),
         ("qwen2", ["don", "'T", "Ġstop", "!!", "ĠĠĠĊ", "x"]),
+        ("gpt-4o", ["don'T", "Ġstop", "!!", "ĠĠĠĊ", "x"]),
+        ("tekken", ["don", "'T", "Ġstop", "!!", "ĠĠĠĊ", "x"]),
     ],
 )
 def test_each_family_cuts_contractions_and_line_ends_its_own_way(pre: str, pieces: list[str]) -> None:
     assert _cuts(pre, "don'T stop!!   \nx") == pieces
+
+
+@pytest.mark.parametrize(("pre", "pieces"), [("tekken", ["get", "HTTPResponse"]), ("qwen2", ["getHTTPResponse"])])
+def test_words_end_before_a_capital_where_the_family_says(pre: str, pieces: list[str]) -> None:
+    assert _cuts(pre, "getHTTPResponse") == pieces
 
 
 def test_llama3_takes_a_piece_that_is_a_token_without_merging() -> None:
