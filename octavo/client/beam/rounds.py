@@ -8,7 +8,7 @@ from octavo.client.beam.search import BeamSearch, BeamSettings, EarlyStopping, H
 from octavo.client.requests import Messages
 from octavo.client.results import Model
 from protos import inference_pb2 as pb
-from shared.errors import ContextLengthExceeded, InvalidRequest, ModelNotFound, Unavailable
+from shared.errors import ContextLengthExceeded, Internal, InvalidRequest, ModelNotFound, Unavailable
 from shared.wire.inference import error_from_pb
 
 Prompt = str | Sequence[int] | Messages
@@ -145,7 +145,9 @@ class Rounds:
         return not self._open
 
     def end(self) -> None:
-        """The round is over: the search advances by what it brought."""
+        """The round is over: the search advances by what it brought. Raises Internal where that is not all that was asked for."""
+        if len(self._following) < len(self.search.running):
+            raise Internal("the router gave no log-probabilities")
         self.search.advance([self._following[name] for name in self._names()])
         self._round += 1
 
