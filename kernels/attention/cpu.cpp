@@ -22,7 +22,7 @@ Step::Cut cut(const Step& step, int64_t kv_heads, int64_t group, int threads) {
       for (int64_t row = 0; row < rows; row += ROWS) {
         const int64_t count = std::min<int64_t>(ROWS, rows - row);
         const int64_t end = chunk.start + (row + count - 1) / group + 1;
-        Item tile{(int32_t)c, (int32_t)head, row, (int32_t)count, (int32_t)((end + SPLIT - 1) / SPLIT), 0, 0};
+        Item tile{(int32_t)c, (int32_t)head, row, (int32_t)count, (int32_t)((end + SPLIT - 1) / SPLIT), 0, -1};
         splits += tile.splits;
         made.tiles.push_back(tile);
       }
@@ -78,19 +78,21 @@ struct Attention {
   int64_t position(const Item& item, int row) const { return step.chunks[item.chunk].start + (item.row + row) / group(); }
   int64_t first_seen(int64_t position) const { return spec.window ? std::max<int64_t>(0, position + 1 - spec.window) : 0; }
 
-  Span<T> span(const Item& item, int64_t split) const {
-    const int64_t low = split * SPLIT_BLOCKS;
+  // The blocks that the item's rows see from `low` on, up to `high`.
+  Span<T> span(const Item& item, int64_t low, int64_t high) const {
     const int64_t first = std::max(low, first_seen(position(item, 0)) / PLACES);
-    const int64_t last = std::min(low + SPLIT_BLOCKS, position(item, item.count - 1) / PLACES + 1);
-    return Span<T>{pool, layer, item.head, step.chunks[item.chunk].table, (int)first, (int)std::max(first, last)};
+    const int64_t last = std::min(high, position(item, item.count - 1) / PLACES + 1);
+    return Span<T>{&pool, layer, item.head, step.chunks[item.chunk].table, (int)first, (int)std::max(first, last)};
   }
+  Span<T> of_split(const Item& item, int64_t split) const { return span(item, split * SPLIT_BLOCKS, (split + 1) * SPLIT_BLOCKS); }
+  Span<T> of_item(const Item& item) const { return item.part < 0 ? span(item, 0, INT32_MAX) : of_split(item, item.split); }
 
   // One split's partial: sums, then maxima, then totals.
-  void partial(const Item& item, int64_t split, const Desk<T>& desk, float* to) const {
-    const Span<T> blocks = span(item, split);
+  void partial(const Item& item, int64_t split, const Desk<T>& desk, Feed<T>& feed, float* to) const {
+    const Span<T> blocks = of_split(item, split);
     float *top = to + ROWS * dim(), *total = top + ROWS;
     if (blocks.first >= blocks.last) return nothing(item, to, top, total);
-    all_scores(desk, blocks, item.count, dim());
+    all_scores(desk, blocks, feed, item.count, dim());
     const int64_t begin = (int64_t)blocks.first * PLACES;
     for (int r = 0; r < item.count; r++) {
       const int64_t at = position(item, r);
@@ -131,11 +133,11 @@ struct Attention {
     }
   }
 
-  void whole(const Item& tile, const Desk<T>& desk, float* parts) const {
+  void whole(const Item& tile, const Desk<T>& desk, Feed<T>& feed, float* parts) const {
     gather(tile, desk.q);
     const int64_t first = first_seen(position(tile, 0)) / SPLIT;
     for (int64_t s = 0; s < tile.splits; s++)
-      if (s >= first) partial(tile, s, desk, parts + s * room());
+      if (s >= first) partial(tile, s, desk, feed, parts + s * room());
       else nothing(tile, parts + s * room(), parts + s * room() + ROWS * dim(), parts + s * room() + ROWS * dim() + ROWS);
     join(tile, parts);
   }
@@ -143,10 +145,22 @@ struct Attention {
   static constexpr int64_t MOST_SPLITS = 4096;  // 2 million positions
 };
 
-// Each member draws items; `work(item)` runs one.
-template <class Work>
-void deal(const Member& me, const std::vector<Item>& items, const Work& work) {
-  for (int64_t i; (i = me.team.draw(1)) < (int64_t)items.size();) work(items[i]);
+constexpr int MOST_AHEAD = 64;  // blocks of the next item that may be asked for: they must stay in the cache
+
+// Each member draws items, one ahead of the one it works on: work(item, feed).
+template <class T, class Work>
+void deal(const Member& me, const Attention<T>& attention, const std::vector<Item>& items, const Work& work) {
+  const int64_t count = items.size();
+  int asked = 0;
+  for (int64_t now = me.team.draw(1), next; now < count; now = next) {
+    next = me.team.draw(1);
+    const Span<T> blocks = attention.of_item(items[now]);
+    Span<T> coming = next < count ? attention.of_item(items[next]) : blocks;
+    if (next >= count) coming.last = coming.first;
+    Feed<T> feed(blocks, coming, asked, MOST_AHEAD);
+    work(items[now], feed);
+    asked = feed.asked_of_next();
+  }
 }
 
 template <class T>
@@ -160,11 +174,11 @@ void run(Engine& engine, const Attention<T>& attention, const Step::Cut& cut) {
     const Desk<T> desk = Desk<T>::at(memory, dim);
     float* parts = reinterpret_cast<float*>(memory + (Desk<T>::bytes(dim) + 63) / 64 * 64);
     if (!cut.split) {
-      deal(me, cut.tiles, [&](const Item& tile) { attention.whole(tile, desk, parts); });
+      deal(me, attention, cut.tiles, [&](const Item& tile, Feed<T>& feed) { attention.whole(tile, desk, feed, parts); });
     } else {
-      deal(me, cut.items, [&](const Item& item) {
+      deal(me, attention, cut.items, [&](const Item& item, Feed<T>& feed) {
         attention.gather(item, desk.q);
-        attention.partial(item, item.split, desk, shared + item.part * room);
+        attention.partial(item, item.split, desk, feed, shared + item.part * room);
       });
       me.barrier();
       int64_t first, last;

@@ -32,28 +32,51 @@ OCTAVO_INLINE int64_t partial_size(int64_t rows, int64_t dim) { return rows * (d
 // The blocks [first, last) of a split, from the sequence's table, for one KV head of one layer.
 template <class T>
 struct Span {
-  const OctavoPool& pool;
+  const OctavoPool* pool;
   int64_t layer, head;
   const int64_t* table;
   int first, last;
 
-  Block<T> block(int i) const { return Block<T>::at(pool, layer, table[i], head); }
+  Block<T> block(int i) const { return Block<T>::at(*pool, layer, table[i], head); }
 };
 
+// Asks for blocks in the order in which they will be read: those of a run of splits, then those of what comes next.
 template <class T>
-OCTAVO_INLINE void ask_for(const Block<T>& block) {
-  const char* at = reinterpret_cast<const char*>(block.keys);
-  for (int64_t i = 0; i < 2 * block.dim * PLACES * (int64_t)sizeof(T); i += 64) prefetch_l2(at + i);
-}
+class Feed {
+ public:
+  // Nothing of `now` past its first `asked` blocks has been asked for; no more than `most` of `next` will be.
+  Feed(const Span<T>& now, const Span<T>& next, int asked, int most) : now_(now), next_(next), at_(now.first + asked), coming_(next.first) {
+    end_ = std::min(next.last, next.first + most);
+    for (; at_ < std::min(now_.last, now_.first + LEAD); at_++) ask(now_.block(at_));
+  }
+
+  void step() {
+    if (at_ < now_.last) ask(now_.block(at_++));
+    else if (coming_ < end_) ask(next_.block(coming_++));
+  }
+
+  int asked_of_next() const { return coming_ - next_.first; }
+
+ private:
+  static constexpr int LEAD = 8;  // blocks that have been asked for before the first is read
+
+  static void ask(const Block<T>& block) {
+    const char* at = reinterpret_cast<const char*>(block.keys);
+    for (int64_t i = 0; i < 2 * block.dim * PLACES * (int64_t)sizeof(T); i += 64) prefetch_l2(at + i);
+  }
+
+  Span<T> now_, next_;
+  int at_, coming_, end_;
+};
 
 #if OCTAVO_TILES
 // Scores of 16 or 32 rows against the span's keys, to columns 0 .. of `scores`.
 template <int TALL>
-OCTAVO_INLINE void tile_scores(const Desk<bf16>& desk, const Span<bf16>& span, int64_t dim) {
+OCTAVO_INLINE void tile_scores(const Desk<bf16>& desk, const Span<bf16>& span, Feed<bf16>& feed, int64_t dim) {
   stored();
   for (int i = span.first; i < span.last; i++) {
     const Block<bf16> block = span.block(i);
-    if (i + 1 < span.last) ask_for(span.block(i + 1));
+    feed.step();
     _tile_zero(0);
     if (TALL == 2) _tile_zero(1);
     for (int64_t d = 0; d < dim; d += 32) {
@@ -107,10 +130,10 @@ OCTAVO_INLINE void tile_values(const Desk<bf16>& desk, const Span<bf16>& span, i
   stored();
 }
 
-OCTAVO_INLINE void all_scores(const Desk<bf16>& desk, const Span<bf16>& span, int rows, int64_t dim) {
+OCTAVO_INLINE void all_scores(const Desk<bf16>& desk, const Span<bf16>& span, Feed<bf16>& feed, int rows, int64_t dim) {
   configure_tiles(std::min(rows, 16));
-  if (rows > 16) tile_scores<2>(desk, span, dim);
-  else tile_scores<1>(desk, span, dim);
+  if (rows > 16) tile_scores<2>(desk, span, feed, dim);
+  else tile_scores<1>(desk, span, feed, dim);
 }
 
 // `out` has room for 16 or 32 rows.
@@ -123,13 +146,10 @@ OCTAVO_INLINE void all_values(const Desk<bf16>& desk, const Span<bf16>& span, in
 
 // Without tiles: position by lane for scores, dimension by lane for values.
 template <class T>
-OCTAVO_INLINE Floats key_lane(const T* keys, int64_t d) { return load(keys + d * PLACES); }
-
-template <class T>
-static __attribute__((noinline)) void all_scores(const Desk<T>& desk, const Span<T>& span, int rows, int64_t dim) {
+static __attribute__((noinline)) void all_scores(const Desk<T>& desk, const Span<T>& span, Feed<T>& feed, int rows, int64_t dim) {
   for (int i = span.first; i < span.last; i++) {
     const Block<T> block = span.block(i);
-    if (i + 1 < span.last) ask_for(span.block(i + 1));
+    feed.step();
     for (int r = 0; r < rows; r++) {
       Floats sums{};
       for (int64_t d = 0; d < dim; d++) sums += desk.q[r * dim + d] * load(block.keys + d * PLACES);

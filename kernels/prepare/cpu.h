@@ -21,7 +21,7 @@ struct Item {
   int32_t chunk, head;
   int64_t row;
   int32_t count, splits;
-  int64_t split, part;  // of a split item: which split, and where its partial lies
+  int64_t split, part;  // of a split item: which split, and where its partial lies; -1: an item of all its splits
 };
 
 struct Step {
