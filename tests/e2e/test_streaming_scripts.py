@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from octavo.client.aio import AsyncClient
@@ -79,3 +80,37 @@ async def test_a_real_model_gives_one_text_streamed_and_whole_in_every_script(de
     prompts = [text for texts in TEXTS.values() for text in (texts[3], texts[16])]
     found = await check_all(demo_stack.grpc, prompts, {"temperature": 1.3, "max_tokens": 16, "ignore_eos": True})
     assert len({text for _, text in found}) == len(prompts)
+
+
+async def _posted(client: httpx.AsyncClient, asked: dict[str, Any]) -> str:
+    answer = await client.post("/v1/completions", json=asked)
+    text: str = answer.raise_for_status().json()["choices"][0]["text"]
+    return text
+
+
+async def _posted_stream(client: httpx.AsyncClient, asked: dict[str, Any]) -> str:
+    """By httpx's lines, which end at more characters than the standard's do."""
+    async with client.stream("POST", "/v1/completions", json={**asked, "stream": True}) as answer:
+        assert answer.status_code == 200
+        events = [line.removeprefix("data: ") async for line in answer.aiter_lines() if line.startswith("data: ")]
+    assert events.pop() == "[DONE]"
+    return "".join(json.loads(event)["choices"][0]["text"] for event in events)
+
+
+async def test_over_http_a_stream_of_events_is_the_whole_text(stack: RunningStack) -> None:
+    prompts = [text for texts in TEXTS.values() for text in texts[::3]]
+    room = asyncio.Semaphore(AT_ONCE)
+    async with httpx.AsyncClient(base_url=f"http://{stack.http}", timeout=120) as client:
+
+        async def one(number: int, prompt: str) -> None:
+            asked = {"model": stack.model, "prompt": prompt, "seed": number, "temperature": 2, "max_tokens": 32}
+            async with room:
+                whole = await _posted(client, asked)
+                assert await _posted_stream(client, asked) == whole
+                stop = [string for string in pieces_of(random.Random(number), whole) if string]
+                if stop:
+                    stopped = cut_at_first_match(whole, stop)
+                    assert await _posted(client, {**asked, "stop": stop}) == stopped
+                    assert await _posted_stream(client, {**asked, "stop": stop}) == stopped
+
+        await asyncio.gather(*(one(number, prompt) for number, prompt in enumerate(prompts)))

@@ -22,9 +22,16 @@ _HEADERS = [
 ]
 
 
+# Characters that JSON may hold as they are and the standard does not end lines at, but many clients do (Python's str.splitlines).
+_LINE_ENDS = tuple((end.encode(), f"\\u{ord(end):04x}".encode()) for end in "\x85\u2028\u2029")
+
+
 def event(value: Mapping[str, Any]) -> bytes:
     """One event."""
-    return b"data: " + pydantic_core.to_json(value) + b"\n\n"
+    data = pydantic_core.to_json(value)
+    for end, escaped in _LINE_ENDS:
+        data = data.replace(end, escaped)
+    return b"data: " + data + b"\n\n"
 
 
 def error_event(error: Exception) -> bytes:
