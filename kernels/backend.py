@@ -103,7 +103,7 @@ def _cpu(threads: int, wanted: str) -> Backend:
         logits=ops.logits,
         finite=ops.finite,
         greedy=ops.greedy,
-        sample=sample,
+        sample=ops.sample,
     )
 
 

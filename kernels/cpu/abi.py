@@ -91,6 +91,15 @@ class LayerStruct(ctypes.Structure):
     ]
 
 
+class DrawStruct(ctypes.Structure):
+    """OctavoDraw (sample/cpu.cpp)."""
+
+    _fields_ = [
+        (name, ctypes.c_void_p)
+        for name in ("temperature", "top_p", "min_p", "top_k", "seed_low", "seed_high", "position", "choice")
+    ]
+
+
 class PoolStruct(ctypes.Structure):
     """OctavoPool."""
 

@@ -27,6 +27,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "octavo_mlp": (None, (_POINTER, _POINTER, _INT, _POINTER)),
     "octavo_greedy": (None, (_POINTER, _POINTER, _INT, _INT, _POINTER)),
     "octavo_finite": (None, (_POINTER, _POINTER, _INT, _INT, _POINTER)),
+    "octavo_sample": (None, (_POINTER, _POINTER, _INT, _INT, _POINTER, _POINTER)),
     "octavo_layers": (
         _INT,
         (_POINTER, _POINTER, _POINTER, _INT, _POINTER, _POINTER, _POINTER, _POINTER, _POINTER, _POINTER),

@@ -15,6 +15,7 @@ from kernels.cpu.engine import Engine
 from kernels.kv.cpu import CpuKVPool
 from kernels.prepare.reference import Batch
 from kernels.rotary.table import RotaryTable
+from kernels.sample.reference import Draw
 from kernels.weights import AttnIn, AttnOut, Embedding, Head, Layer, Mlp
 
 Tensor = torch.Tensor
@@ -171,6 +172,17 @@ class CpuOps:
         """logits float32 [rows, vocabulary] -> bool [rows]: whether a row holds neither a NaN nor an infinity."""
         out = torch.empty(logits.shape[0], dtype=torch.bool)
         self._rows("octavo_finite", logits, out)
+        return out
+
+    def sample(self, logits: Tensor, draw: Draw) -> Tensor:
+        """logits float32 [rows, vocabulary] (finite, or -inf for what is forbidden) -> int64 [rows]."""
+        logits = logits.contiguous()
+        out = torch.empty(logits.shape[0], dtype=torch.int64)
+        columns = [getattr(draw, name).contiguous() for name, _ in abi.DrawStruct._fields_]
+        struct = abi.DrawStruct(*(column.data_ptr() for column in columns))
+        self._lib.octavo_sample(
+            self._engine.handle, logits.data_ptr(), *logits.shape, ctypes.byref(struct), out.data_ptr()
+        )
         return out
 
     def _rows(self, name: str, logits: Tensor, out: Tensor) -> None:
