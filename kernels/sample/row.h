@@ -55,6 +55,8 @@ class Row {
   }
 
  private:
+  static constexpr int64_t FEW = 16, BINS = 4096;
+
   struct Ranked {
     float value;
     int32_t token;
@@ -116,19 +118,45 @@ class Row {
     double mass = 0;
     for (int64_t first = 0; first < n_; first += SUMMED) mass += block_sum(first, kth);
     const double wanted = double(top_p) * mass;
-    for (int64_t count : {int64_t(16), int64_t(256), groups_ + 1}) {
-      if (count > groups_ && count != groups_ + 1) continue;
-      likely(count);
-      std::sort(ranked_.begin(), ranked_.end(), std::greater<Ranked>());
-      double reached = 0;
-      for (const Ranked& one : ranked_) {
-        if (one.value < kth) break;
-        reached += weights_[one.token];
-        if (reached >= wanted) return one.value;
-      }
-    }
-    return ranked_.back().value;  // rounding left none: everything is needed
+    likely(FEW);
+    const float found = within(wanted, kth, 0);
+    return found > -INFINITY ? found : by_bins(wanted, kth);
   }
+
+  // The value of `ranked_` with which the mass reaches `wanted`, from the most likely on; -inf where it does not.
+  float within(double wanted, float kth, double reached) {
+    std::sort(ranked_.begin(), ranked_.end(), std::greater<Ranked>());
+    for (const Ranked& one : ranked_) {
+      if (one.value < kth) break;
+      reached += weights_[one.token];
+      if (reached >= wanted) return one.value;
+    }
+    return -INFINITY;
+  }
+
+  // A wide nucleus: masses of values by their distance from the largest, then the order within one bin alone.
+  float by_bins(double wanted, float kth) {
+    const float top = *std::max_element(tops_.begin(), tops_.end());
+    masses_.assign(BINS, 0);
+    float least = top;
+    for (int64_t i = 0; i < n_; i++) {
+      if (scaled_[i] < kth || weights_[i] <= 0) continue;
+      masses_[bin(top - scaled_[i])] += weights_[i];
+      least = std::min(least, scaled_[i]);
+    }
+    double reached = 0;
+    for (int64_t b = 0; b < BINS; reached += masses_[b++]) {
+      if (reached + masses_[b] < wanted) continue;
+      ranked_.clear();
+      for (int64_t i = 0; i < n_; i++)
+        if (weights_[i] > 0 && bin(top - scaled_[i]) == b) ranked_.push_back({scaled_[i], int32_t(i)});
+      const float found = within(wanted, kth, reached);
+      if (found > -INFINITY) return found;
+    }
+    return least;  // rounding left none: everything is needed
+  }
+
+  static int64_t bin(float distance) { return std::min<int64_t>(BINS - 1, int64_t(distance * 128.f)); }
 
   float block_sum(int64_t first, float lowest) const {
     Floats sums{};
@@ -171,7 +199,7 @@ class Row {
   int64_t n_ = 0, groups_ = 0;
   std::vector<float> scaled_, weights_, tops_, order_;
   std::vector<Ranked> ranked_;
-  std::vector<double> edges_;
+  std::vector<double> edges_, masses_;
 };
 
 }  // namespace octavo
