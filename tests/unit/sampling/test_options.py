@@ -63,12 +63,16 @@ def random_logits(rows: int, seed: int = 3, vocabulary: int = VOCABULARY) -> tor
 
 
 def started(
-    samplings: list[Sampling], *, outputs: tuple[int, ...] = OUTPUTS, of_each: list[tuple[int, ...]] | None = None
+    samplings: list[Sampling],
+    *,
+    outputs: tuple[int, ...] = OUTPUTS,
+    of_each: list[tuple[int, ...]] | None = None,
+    ops: str = "reference",
 ) -> tuple[Sampler, list[SampleRow]]:
     """A sampler whose slots have just been given PROMPT and `outputs` (or each its own), and what they sample next; slots are choices."""
     tokens = torch.full((len(samplings), 64), 59)  # what was there before
     made = Sampler(
-        backend(),
+        backend(ops),
         state=SamplingState(len(samplings)),
         tokens=tokens,
         vocab_size=VOCABULARY,
@@ -105,7 +109,7 @@ def test_draws_follow_the_reference_distribution(name: str) -> None:
     logits = random_logits(1)
     sampling = options(name)
     p = distribution(logits[0].tolist(), sampling, PROMPT, OUTPUTS, EOS)
-    sampler, rows = started([sampling] * DRAWS)
+    sampler, rows = started([sampling] * DRAWS, ops="auto")  # the compiled draw, where it can be had
     tokens = sampler.sample(logits.expand(DRAWS, -1), rows).tokens
     counts = torch.bincount(tokens, minlength=VOCABULARY).double()
     assert (counts[p == 0] == 0).all()
@@ -127,19 +131,20 @@ def test_greedy_takes_the_reference_s_most_likely_token(name: str) -> None:
     assert sampler.sample(logits, rows).tokens.tolist() == expected
 
 
+@pytest.mark.parametrize("ops", ["reference", "auto"])
 @pytest.mark.parametrize("order", [1, 7, 5], ids=["as they are", "mixed", "mixed again"])
-def test_a_row_is_the_same_alone_and_in_a_batch_of_all_kinds(order: int) -> None:
+def test_a_row_is_the_same_alone_and_in_a_batch_of_all_kinds(order: int, ops: str) -> None:
     """Bit for bit: the logits, the tokens and the log-probabilities; outputs are of all lengths."""
     samplings = [replace(options(name), seed=i, logprobs=3) for i, name in enumerate(NAMES)]
     outputs = [OUTPUTS[: i % (len(OUTPUTS) + 1)] for i in range(len(NAMES))]
     logits = random_logits(len(NAMES))
-    sampler, rows = started(samplings, of_each=outputs)
+    sampler, rows = started(samplings, of_each=outputs, ops=ops)
     mixed = [i * order % len(NAMES) for i in range(len(NAMES))]
     assert sorted(mixed) == list(range(len(NAMES)))
     together = before_temperature(sampler, logits[mixed], [rows[i] for i in mixed])
     drawn = sampler.sample(logits[mixed], [rows[i] for i in mixed])
     for place, slot in enumerate(mixed):
-        alone, _ = started(samplings, of_each=outputs)
+        alone, _ = started(samplings, of_each=outputs, ops=ops)
         row = [rows[slot]]
         expected = adjusted(logits[slot].tolist(), samplings[slot], PROMPT, outputs[slot], EOS)
         assert torch.allclose(together[place].double(), torch.tensor(expected).double(), atol=1e-5, rtol=1e-5)
@@ -213,16 +218,17 @@ def test_a_row_with_nothing_left_fails_alone() -> None:
     assert got.tokens[[0, 2]].equal(expected[[0, 2]])
 
 
+@pytest.mark.parametrize("ops", ["reference", "auto"])
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
-def test_a_row_that_is_not_finite_leaves_rows_of_every_kind_alone(bad: float) -> None:
+def test_a_row_that_is_not_finite_leaves_rows_of_every_kind_alone(bad: float, ops: str) -> None:
     samplings = [replace(options(name), logprobs=2) for name in NAMES]
     logits = random_logits(len(NAMES))
-    sampler, rows = started(samplings)
+    sampler, rows = started(samplings, ops=ops)
     expected = sampler.sample(logits, rows)
     for broken in range(len(NAMES)):
         poisoned = logits.clone()
         poisoned[broken, 5] = bad
-        again, _ = started(samplings)
+        again, _ = started(samplings, ops=ops)
         got = again.sample(poisoned, rows)
         assert [error is not None for error in got.errors] == [row == broken for row in range(len(NAMES))]
         for row in range(len(NAMES)):
