@@ -84,6 +84,16 @@ def test_special_tokens_are_found_in_text_and_a_text_begins_as_the_file_says(
     assert bundle.files["chat_template.jinja"].decode().startswith("{{ bos_token }}")
 
 
+def test_phi_3s_own_tokens_take_the_spaces_after_them(vocabularies: Path, tmp_path: Path) -> None:
+    tokenizer = _tokenizer(_bundle(vocabularies, "phi-3", tmp_path))
+
+    def tokens(text: str) -> list[str]:
+        return [tokenizer.id_to_token(number) for number in tokenizer.encode(text, add_special_tokens=False).ids]
+
+    assert tokens("<|user|>\n Hi<|end|>\n<|assistant|>\n") == ["<|user|>", "▁Hi", "<|end|>", "<|assistant|>"]
+    assert tokens("<|endoftext|>\n") == ["<|endoftext|>", "▁", "<0x0A>"]
+
+
 def test_whatever_ends_a_turn_ends_a_sequence(vocabularies: Path, tmp_path: Path) -> None:
     bundle = _bundle(vocabularies, "qwen2", tmp_path)
     generation = json.loads(bundle.files["generation_config.json"])

@@ -14,6 +14,8 @@ from worker.sources.gguf.spm import build_spm
 from worker.sources.gguf.vocabulary import TokenKind, Vocabulary, read_vocabulary
 
 _BUILDERS: Mapping[str, Callable[[Metadata, Vocabulary], Tokenizer]] = {"gpt2": build_bpe, "llama": build_spm}
+# Of Phi-3's own tokens, those that do not take the spaces after them. Source: its tokenizer.json, and llama.cpp's llama-vocab.cpp.
+_PHI3_KEEPS_SPACES = frozenset({"<unk>", "<s>", "<|endoftext|>"})
 # Control tokens that end a turn, for files that name only the end of a text.
 _TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<end_of_turn>")
 
@@ -57,12 +59,24 @@ def _tokenizer(metadata: Metadata, vocabulary: Vocabulary) -> Tokenizer:
             f"{metadata.path}: tokenizer.ggml.model {kind!r} is not served; served: {', '.join(_BUILDERS)}"
         )
     tokenizer = _BUILDERS[kind](metadata, vocabulary)
+    swallows = _swallows_spaces(metadata)
+
+    def added(token: str, *, special: bool) -> AddedToken:
+        rstrip = swallows and token not in _PHI3_KEEPS_SPACES
+        return AddedToken(token, special=special, normalized=False, rstrip=rstrip)
+
     special = vocabulary.of_kind(TokenKind.CONTROL) + vocabulary.of_kind(TokenKind.UNKNOWN)
-    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
-    tokenizer.add_tokens([AddedToken(token, normalized=False) for token in vocabulary.of_kind(TokenKind.USER_DEFINED)])
+    tokenizer.add_special_tokens([added(token, special=True) for token in special])
+    tokenizer.add_tokens([added(token, special=False) for token in vocabulary.of_kind(TokenKind.USER_DEFINED)])
     begin, end = _ends(metadata)
     _add_ends(tokenizer, vocabulary, begin=begin, end=end)
     return tokenizer
+
+
+def _swallows_spaces(metadata: Metadata) -> bool:
+    """Phi-3's own tokens take the spaces and line ends after them; files do not say so. Phi-4 has another kind of vocabulary."""
+    phi3 = metadata.text("general.architecture", "") == "phi3"
+    return phi3 and metadata.text("tokenizer.ggml.model") == "llama"
 
 
 def _ends(metadata: Metadata) -> tuple[bool, bool]:
