@@ -28,4 +28,6 @@ def _piece(
     step = runner._ops.prepare(batch, pool, runner._rotaries, model.spec.attentions)
     hidden = model.forward(piece, step, pool)
     wanted = torch.arange(min(max(0, first - start), len(piece)), len(piece))
-    return model.logits(hidden, wanted) if len(wanted) else hidden.new_empty(0, model.spec.vocab_size)
+    if not len(wanted):
+        return hidden.new_empty(0, model.spec.vocab_size)
+    return model.logits(hidden, wanted).clone()  # a backend's logits are valid until its next call
