@@ -151,7 +151,7 @@ class _Offers:
 
     def place(self, entry: Entry) -> Verdict:
         """Admit the entry, or say why not."""
-        if self._builder.budget <= 0 or (self._admitted and self._builder.full):
+        if self._builder.budget <= 0 or (self._admitted and not self._builder.has_place(0)):
             return Verdict.STOP
         if entry.leader.unknown:  # its last token is still in flight
             return Verdict.PASSED
@@ -160,6 +160,8 @@ class _Offers:
             return Verdict.PASSED
         shortage = self._admission.shortage(entry, demand, self._promised)
         if shortage.slots <= 0 and shortage.blocks <= 0:
+            if self._admitted and not self._builder.has_place(len(demand.hits.blocks) * BLOCK_SIZE):
+                return Verdict.STOP
             self._promised += demand.copies
             self._admitted = True
             self._admission.admit(entry, demand, self._builder, crowded=self._crowded)

@@ -77,10 +77,9 @@ class StepBuilder:
         self._target = self._guard.target(self.shape)
         self._floor += self.shape.rows
 
-    @property
-    def full(self) -> bool:
-        """Whether there is no room for even one position of a new prompt."""
-        return not self._room(Want(start=0, length=1))
+    def has_place(self, start: int) -> bool:
+        """Whether there is room for one position, of someone who begins at `start`."""
+        return self._room(Want(start=start, length=1)) > 0
 
     def room_for(self, seq: SequenceState) -> int:
         """How many of the sequence's pending positions may be added."""

@@ -193,6 +193,19 @@ def test_prompts_that_would_take_all_that_is_left_let_someone_in() -> None:
     assert rig.scheduler.stats(rig.now).waiting == 0
 
 
+@pytest.mark.parametrize("context", range(20, 120, 10))
+def test_nobody_is_let_in_behind_another_whose_first_position_reads_too_much(context: int) -> None:
+    """What the first one leaves of the time differs by the decodes' context, and does for a position that reads nothing but itself."""
+    machine = Machine(STEEP)
+    machine.until_first(machine.rig.submit([1] * 641, max_tokens=1)[0])
+    machine.decode(2, context)
+    machine.rig.submit([2] * 600, max_tokens=1)
+    (deep,) = machine.rig.submit([1] * 641, max_tokens=1)  # of which 640 positions are cached
+    machine.step()
+    assert machine.plans[-1][1] <= 0.025
+    machine.until_first(deep, most=3)
+
+
 def test_a_machine_that_is_slower_than_foretold_makes_chunks_shorter() -> None:
     slower = StepTimes([3 * each for each in SMALL], measured=True)
     machine = Machine(SMALL, cost=slower.predict, target_itl_s=0.1, max_running=10)
