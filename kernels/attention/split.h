@@ -144,36 +144,58 @@ OCTAVO_INLINE void all_values(const Desk<bf16>& desk, const Span<bf16>& span, in
 }
 #endif
 
-// Without tiles: position by lane for scores, dimension by lane for values.
+// Without tiles: positions side by side for scores, dimensions for values; COUNT rows share each load.
+template <int COUNT, class T>
+OCTAVO_INLINE void lane_scores(const float* q, const T* keys, int64_t dim, float* out) {
+  Floats sums[COUNT] = {};
+  for (int64_t d = 0; d < dim; d++) {
+    const Floats key = load(keys + d * PLACES);
+    for (int r = 0; r < COUNT; r++) sums[r] += q[r * dim + d] * key;
+  }
+  for (int r = 0; r < COUNT; r++) store(out + r * SPLIT, sums[r]);
+}
+
+template <int COUNT, class T>
+OCTAVO_INLINE void lane_values(const float* weights, const Span<T>& span, int64_t d, int64_t dim, float* out) {
+  Floats sums[COUNT][2] = {};
+  for (int i = span.first; i < span.last; i++) {
+    const T* values = span.block(i).values + d;
+    const float* column = weights + (i - span.first) * PLACES;
+    for (int place = 0; place < PLACES; place++) {
+      const Floats left = load(values + place * dim), right = load(values + place * dim + LANES);
+      for (int r = 0; r < COUNT; r++) {
+        sums[r][0] += column[r * SPLIT + place] * left;
+        sums[r][1] += column[r * SPLIT + place] * right;
+      }
+    }
+  }
+  for (int r = 0; r < COUNT; r++) {
+    store(out + r * dim, sums[r][0]);
+    store(out + r * dim + LANES, sums[r][1]);
+  }
+}
+
+constexpr int SHARED = TALL_LANES > 4 ? 4 : TALL_LANES;
+
 template <class T>
 static __attribute__((noinline)) void all_scores(const Desk<T>& desk, const Span<T>& span, Feed<T>& feed, int rows, int64_t dim) {
   for (int i = span.first; i < span.last; i++) {
-    const Block<T> block = span.block(i);
+    const T* keys = span.block(i).keys;
+    float* out = desk.scores + (i - span.first) * PLACES;
     feed.step();
-    for (int r = 0; r < rows; r++) {
-      Floats sums{};
-      for (int64_t d = 0; d < dim; d++) sums += desk.q[r * dim + d] * load(block.keys + d * PLACES);
-      store(desk.scores + r * SPLIT + (i - span.first) * PLACES, sums);
-    }
+    int r = 0;
+    for (; r + SHARED <= rows; r += SHARED) lane_scores<SHARED>(desk.q + r * dim, keys, dim, out + r * SPLIT);
+    for (; r < rows; r++) lane_scores<1>(desk.q + r * dim, keys, dim, out + r * SPLIT);
   }
 }
 
 template <class T>
 static __attribute__((noinline)) void all_values(const Desk<T>& desk, const Span<T>& span, int rows, int64_t dim, float* out) {
-  for (int r = 0; r < rows; r++)
-    for (int64_t d = 0; d < dim; d += 2 * LANES) {
-      Floats left{}, right{};
-      for (int i = span.first; i < span.last; i++) {
-        const T* values = span.block(i).values + d;
-        const float* weights = desk.weights + r * SPLIT + (i - span.first) * PLACES;
-        for (int place = 0; place < PLACES; place++) {
-          left += weights[place] * load(values + place * dim);
-          right += weights[place] * load(values + place * dim + LANES);
-        }
-      }
-      store(out + r * dim + d, left);
-      store(out + r * dim + d + LANES, right);
-    }
+  for (int64_t d = 0; d < dim; d += 2 * LANES) {
+    int r = 0;
+    for (; r + SHARED <= rows; r += SHARED) lane_values<SHARED>(desk.weights + r * SPLIT, span, d, dim, out + r * dim + d);
+    for (; r < rows; r++) lane_values<1>(desk.weights + r * SPLIT, span, d, dim, out + r * dim + d);
+  }
 }
 
 // The columns [low, high) that a row sees, of `width`.

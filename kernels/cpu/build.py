@@ -1,15 +1,17 @@
-"""Compiling the kernels once a machine, into a cache keyed by sources, compiler and instruction set."""
+"""Compiling the kernels once a machine, into a cache keyed by sources, flags and instruction set."""
 
 import hashlib
 import os
+import platform
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from kernels.cpu.isa import Level, compiler_flags
+from kernels.cpu.isa import LEVELS, X86, Level, compiler_flags
 
 _ROOT = Path(__file__).parent.parent
 _FLAGS = ("-std=c++20", "-O3", "-fPIC", "-pthread", "-fno-math-errno")
@@ -21,13 +23,17 @@ class NoCompiler(Exception):
 
 
 def library(level: Level, cache: Path | None = None) -> Path:
-    """The shared library for that level, compiled unless it is in the cache. Raises NoCompiler."""
-    compiler = find_compiler()
-    name = f"octavo-cpu-{level}-{_key(level, compiler)}.so"
-    target = (cache or default_cache()) / name
+    """The shared library for that level: from the cache, which may have been filled elsewhere (an image's build), else
+    compiled into it. Raises NoCompiler.
+    """
+    target = (cache or default_cache()) / f"octavo-cpu-{level}-{_key(level)}.so"
     if not target.exists():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        _build(compiler, level, target)
+        compiler = find_compiler()
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            _build(compiler, level, target)
+        except OSError as error:
+            raise NoCompiler(f"no place for the compiled kernels (set OCTAVO_KERNEL_CACHE): {error}") from error
     return target
 
 
@@ -48,14 +54,10 @@ def default_cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "octavo" / "kernels"
 
 
-def digest() -> str:
-    """Of the sources alone: what the results depend on besides compiler and level."""
-    return _hash(path.read_bytes() for path in _files("*.cpp", "*.h"))
-
-
-def _key(level: Level, compiler: str) -> str:
-    version = subprocess.run([compiler, "--version"], capture_output=True, check=False, timeout=60).stdout
-    return _hash((digest().encode(), version, " ".join((*_FLAGS, *compiler_flags(level))).encode()))
+def _key(level: Level) -> str:
+    """Of the sources and of how they are compiled."""
+    flags = " ".join((*_FLAGS, *compiler_flags(level))).encode()
+    return _hash((flags, *(path.read_bytes() for path in _files("*.cpp", "*.h"))))
 
 
 def _build(compiler: str, level: Level, target: Path) -> None:
@@ -91,3 +93,13 @@ def _hash(parts: Iterable[bytes]) -> str:
     for part in parts:
         whole.update(len(part).to_bytes(8, "little") + part)
     return whole.hexdigest()
+
+
+def main() -> None:
+    """Compile for every level of this architecture into the cache: `python -m kernels.cpu.build`."""
+    for level in LEVELS if platform.machine() in X86 else LEVELS[-1:]:
+        sys.stdout.write(f"{library(level)}\n")
+
+
+if __name__ == "__main__":
+    main()

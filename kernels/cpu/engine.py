@@ -1,6 +1,7 @@
 """The compiled library in this process: its functions, its threads, and memory in huge pages."""
 
 import ctypes
+import hashlib
 import weakref
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,7 @@ class Engine:
             function = getattr(self.lib, name)
             function.restype, function.argtypes = result, arguments
         self.level = level
-        self.build = path.stem.rpartition("-")[2]
+        self.build = hashlib.blake2b(path.read_bytes(), digest_size=10).hexdigest()
         self.threads = threads
         self.handle: int | None = self.lib.octavo_engine_new(threads)
         if self.handle is None:

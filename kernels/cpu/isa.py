@@ -7,6 +7,8 @@ from typing import Literal, get_args
 Level = Literal["amx", "avx512", "avx2", "generic"]
 LEVELS: tuple[Level, ...] = get_args(Level)
 
+X86 = ("x86_64", "AMD64")
+
 _AVX2 = {"avx2", "fma", "f16c", "bmi2"}
 _AVX512 = {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd"}
 _AMX = {"amx_tile", "amx_bf16", "avx512_bf16", "avx512_fp16"}
@@ -31,7 +33,7 @@ def compiler_flags(level: Level) -> tuple[str, ...]:
 
 def levels(cpuinfo: Path = Path("/proc/cpuinfo")) -> tuple[Level, ...]:
     """The levels that this machine can run, best first. `generic` is always among them."""
-    have = _features(cpuinfo) if platform.machine() in ("x86_64", "AMD64") else set()
+    have = _features(cpuinfo) if platform.machine() in X86 else set()
     return tuple(level for level in LEVELS if _NEEDED[level] <= have)
 
 

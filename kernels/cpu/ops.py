@@ -178,7 +178,7 @@ class CpuOps:
         """logits float32 [rows, vocabulary] (finite, or -inf for what is forbidden) -> int64 [rows]."""
         logits = logits.contiguous()
         out = torch.empty(logits.shape[0], dtype=torch.int64)
-        columns = [getattr(draw, name).contiguous() for name, _ in abi.DrawStruct._fields_]
+        columns = [getattr(draw, field[0]).contiguous() for field in abi.DrawStruct._fields_]
         struct = abi.DrawStruct(*(column.data_ptr() for column in columns))
         self._lib.octavo_sample(
             self._engine.handle, logits.data_ptr(), *logits.shape, ctypes.byref(struct), out.data_ptr()
