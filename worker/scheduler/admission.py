@@ -121,6 +121,10 @@ class Admission:
         if not leader.request.spec.resumed:
             leader.request.account.charge(PROMPT_COST * (len(leader.tokens) - cached))
 
+    def held(self, entry: Entry, shortage: Shortage) -> bool:
+        """Whether it was preempted before, and lacks no more than the headroom. Whoever came after it must not take its place meanwhile."""
+        return entry.leader.preemptions > 0 and shortage.slots <= 0 and shortage.blocks <= self._headroom(entry)
+
     def starving(self, entry: Entry, now: float) -> bool:
         """Whether no other may be admitted past it any more."""
         return now - entry.since >= self._config.starve_s
@@ -175,4 +179,5 @@ class _Offers:
             self._attempts -= 1
             if self._admission.make_room(entry, shortage, self._now):
                 return Verdict.STOP
-        return Verdict.STOP if self._admission.starving(entry, self._now) else Verdict.PASSED
+        waits = self._admission.held(entry, shortage) or self._admission.starving(entry, self._now)
+        return Verdict.STOP if waits else Verdict.PASSED

@@ -89,3 +89,20 @@ def test_c20_who_was_preempted_once_is_hardly_ever_preempted_again(depth: int) -
     preempted = sum(count for times, count in crowded.preemptions.items() if times)
     assert preempted > 10, "nothing was under pressure"
     assert crowded.preemptions[1] >= 0.9 * preempted
+
+
+def test_newcomers_do_not_take_the_place_of_a_preempted_request_that_waits_for_room_to_grow() -> None:
+    """Three of two blocks each over seven: with one preempted, three are free, and it wants its two and one for each that runs."""
+    rig = Rig(num_blocks=7, max_running=4)
+    keys = [rig.submit([number] * 20, max_tokens=8)[0] for number in range(3)]
+    while not all(rig.tokens[key] for key in keys):
+        rig.step()
+    newest = max(rig.scheduler._residents.running, key=lambda seq: seq.age_key)
+    rig.scheduler._lifecycle.preempt(newest, rig.now)
+    late = rig.submit([9], max_tokens=2)[0]
+    told = len(rig.tokens[keys[2]])
+    while not rig.tokens[late]:
+        assert rig.step()
+    assert len(rig.tokens[keys[2]]) > told, "the late one needs a single block, and yet it was not first"
+    rig.run()
+    rig.assert_as_alone([*keys, late])
