@@ -4,6 +4,7 @@ request is run: tiny random models in float32.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,7 +15,9 @@ from tests.e2e.judge.runs import Outcome, Session, ShortChunks
 from tests.fakes.checkpoint import MemoryCheckpoint
 from tests.fakes.families import ORIGINAL, WINDOW, Variant, variants
 from tests.fakes.forced import forced_logits
+from tests.fakes.tiny_models import tiny_tokenizer
 from worker.execution.build import ModelRunner, RunnerConfig, build
+from worker.sources.open import open_checkpoint
 
 LENGTH = ORIGINAL  # what scaled rotary tables that depend on the served length are exact for
 CONFIG = RunnerConfig(
@@ -196,6 +199,17 @@ def test_half_precision_errs_as_transformers_does_and_chunks_do_not_change_a_bit
     exact = tiny.model.float() and tiny.judged(tokens)
     assert (ours - exact).abs().mean() < 2 * (half - exact).abs().mean()
     assert torch.equal(forced_logits(runner, tokens, 7), ours)
+
+
+@pytest.mark.parametrize("variant", firsts(), ids=lambda variant: variant.name)
+def test_a_directory_that_transformers_wrote_gives_the_same_bits(variant: Variant, tmp_path: Path) -> None:
+    """By the names and the configuration that it writes to files, which are not always those of its memory."""
+    tiny, tokens = made(variant), drawn(LENGTH)
+    tiny.model.save_pretrained(tmp_path / "model")
+    tiny_tokenizer().write_to(tmp_path / "model")
+    stored = open_checkpoint(str(tmp_path / "model"), cache=tmp_path / "cache").checkpoint
+    ours = forced_logits(build(stored, CONFIG), tokens)
+    assert torch.equal(ours, forced_logits(tiny.runner(), tokens))
 
 
 def named(name: str, **changes: object) -> Tiny:
