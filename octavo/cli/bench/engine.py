@@ -46,6 +46,7 @@ def settings(arguments: argparse.Namespace, model: str, workload: "Workload") ->
             dtype=arguments.dtype,
             depth=arguments.depth,
             prefix_cache=arguments.prefix_cache,
+            target_itl_ms="off",  # throughput is asked for, and the peers have no such bound
             deterministic=not arguments.no_deterministic,
             max_waiting=len(workload.items),
             **{name: value for name, value in given.items() if value is not None},
