@@ -2,15 +2,17 @@
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from functools import partial
 
 from router.edge.echo import Echo, tells_prompt
 from router.request import GenerateRequest, Prompt
 from router.service import Generation, ModelCard, Service
-from shared.errors import Unavailable
+from shared.errors import Overloaded, Unavailable
+
+MAX_TEXT_CALLS = 64  # of tokenize and detokenize, at once
 
 
 def _shorter(one: float | None, other: float | None) -> float | None:
@@ -28,6 +30,7 @@ class Gate:
         self._service = service
         self._timeout = timeout
         self._open = 0
+        self._text_calls = 0
         self._idle = asyncio.Event()
         self._idle.set()
         self.shut = asyncio.Event()
@@ -80,15 +83,28 @@ class Gate:
         if self._open == 0:
             self._idle.set()
 
+    @contextmanager
+    def _text_call(self) -> Iterator[None]:
+        """Counts a call that needs only text threads, which generations need too. Raises Overloaded where enough of them wait."""
+        if self._text_calls >= MAX_TEXT_CALLS:
+            raise Overloaded(f"{MAX_TEXT_CALLS} texts wait to be read", retry_after=1.0)
+        self._text_calls += 1
+        try:
+            yield
+        finally:
+            self._text_calls -= 1
+
     async def tokenize(
         self, model: str, prompt: Prompt, add_special_tokens: bool | None = None, *, param: str = "prompt"
     ) -> Sequence[int]:
         """As Service.tokenize."""
-        return await self._service.tokenize(model, prompt, add_special_tokens, param=param)
+        with self._text_call():
+            return await self._service.tokenize(model, prompt, add_special_tokens, param=param)
 
     async def detokenize(self, model: str, tokens: Sequence[int], skip_special_tokens: bool = False) -> str:
         """As Service.detokenize."""
-        return await self._service.detokenize(model, tokens, skip_special_tokens)
+        with self._text_call():
+            return await self._service.detokenize(model, tokens, skip_special_tokens)
 
     def models(self) -> Sequence[ModelCard]:
         """As Service.models."""

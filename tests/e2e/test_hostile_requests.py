@@ -17,11 +17,13 @@ from tests.e2e.stack import RunningStack, until_at_rest
 from tests.hostile.bodies import FOR_A_MODEL, wrong_bodies
 from tests.hostile.messages import wrong_calls
 from tests.hostile.senders import FIELDS, Told, send_body, send_call, send_raw, send_session
-from tests.hostile.wires import wrong_wires
+from tests.hostile.wires import post, wrong_wires
 
 AT_ONCE = 8
 MAX_BODY = 4 << 20  # the router's default
 STREAMS = 8
+HALF_BODY = post("/v1/completions", b'{"prompt": "a"}')[:-1]
+HALF_HEAD = HALF_BODY[:40]
 TOKENS = 200
 
 T = TypeVar("T")
@@ -84,6 +86,20 @@ async def unnoticed(stack: RunningStack) -> AsyncIterator[None]:
         assert load.free_blocks == load.total_blocks
 
 
+@asynccontextmanager
+async def half_sent(address: str, count: int) -> AsyncIterator[None]:
+    """So many connections that never finish what they have begun, heads and bodies, for as long as the block or the server lets them."""
+    host, _, port = address.rpartition(":")
+    opened = [await asyncio.open_connection(host, int(port)) for _ in range(count)]
+    for number, (_, writer) in enumerate(opened):
+        writer.write(HALF_HEAD if number % 2 else HALF_BODY)
+    try:
+        yield
+    finally:
+        for _, writer in opened:
+            writer.close()
+
+
 async def each(items: Iterable[T], send: Callable[[T], Awaitable[str | None]]) -> list[str]:
     """Sends all, some at once; gives what `send` found wrong."""
     room = asyncio.Semaphore(AT_ONCE)
@@ -118,7 +134,7 @@ async def test_c28_c30_malformed_http_is_4xx_naming_the_parameter_and_running_st
             told = await send_raw(stack.http, raw)
             return f"{raw.name}: {told}" if not_as(told, raw.status, None) else None
 
-        async with unnoticed(stack):
+        async with unnoticed(stack), half_sent(stack.http, 200):
             assert await each(bodies, body) == []
             assert await each(wires, wire) == []
         assert (await http.get("/ready")).status_code == 200

@@ -8,6 +8,7 @@ from starlette.types import ASGIApp
 from router.edge.gate import Gate
 from router.edge.http import errors, generate, reference, system, tokens
 from router.edge.http.access import Access
+from router.edge.http.body import Bodies
 from router.edge.http.reply import Settings
 
 _ABOUT = """
@@ -38,8 +39,9 @@ def make_app(
         telemetry=_NO_TELEMETRY,
     )
     settings = Settings(fingerprint=f"octavo-{version}", keepalive=keepalive)
-    app.include_router(generate.routes(gate, settings, max_body_bytes))
-    app.include_router(tokens.routes(gate, max_body_bytes))
+    bodies = Bodies(limit=max_body_bytes)
+    app.include_router(generate.routes(gate, settings, bodies))
+    app.include_router(tokens.routes(gate, bodies))
     app.include_router(system.model_routes(gate))
     app.include_router(system.state_routes(gate, registry, version))
     app.include_router(reference.routes(app.openapi))

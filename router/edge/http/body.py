@@ -2,7 +2,7 @@
 
 import gc
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import pydantic_core
@@ -11,7 +11,11 @@ from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from shared.errors import InvalidRequest, RequestTooLarge
+from shared.errors import InvalidRequest, RequestTooLarge, Unavailable
+
+AT_ONCE = 64
+FREE = 64 << 10
+MAX_DIGITS = 18  # of a length; Python refuses to read numbers of thousands
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
@@ -28,7 +32,7 @@ def _check_type(request: Request) -> None:
 
 def _check_length(request: Request, limit: int) -> None:
     length = request.headers.get("content-length", "0")
-    if length.isdecimal() and int(length) > limit:
+    if length.isdecimal() and (len(length) > MAX_DIGITS or int(length) > limit):
         raise _too_large(limit)
 
 
@@ -36,13 +40,32 @@ def _too_large(limit: int) -> RequestTooLarge:
     return RequestTooLarge(f"the body is longer than the {limit} bytes that this server reads")
 
 
-async def _limited(chunks: AsyncIterator[bytes], limit: int) -> bytes:
-    body = bytearray()
-    async for chunk in chunks:
-        body += chunk
-        if len(body) > limit:
-            raise _too_large(limit)
-    return bytes(body)
+class Bodies:
+    """The bodies that a server reads: each of at most `limit` bytes, at once no more than `AT_ONCE` of the largest.
+
+    What every body has of its first `FREE` bytes does not count, so that large ones never keep out those of ordinary size.
+    """
+
+    def __init__(self, *, limit: int):
+        self.limit = limit
+        self._room = AT_ONCE * limit
+
+    @asynccontextmanager
+    async def read(self, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """The whole body, which counts until the block is left. Raises RequestTooLarge, or Unavailable where others fill the room."""
+        body, counted = bytearray(), 0
+        try:
+            async for chunk in chunks:
+                body += chunk
+                more = max(0, len(body) - FREE) - counted
+                counted, self._room = counted + more, self._room - more
+                if len(body) > self.limit:
+                    raise _too_large(self.limit)
+                if more and self._room < 0:
+                    raise Unavailable("this server reads as many large bodies as it can hold", retry_after=1.0)
+            yield bytes(body)
+        finally:
+            self._room += counted
 
 
 @contextmanager
@@ -82,26 +105,21 @@ class JsonRequest(Request):
         return self._value
 
 
-async def read(request: Request, limit: int) -> JsonRequest | None:
-    """The request with its body of at most `limit` bytes; None where the client left before it was whole."""
-    _check_type(request)
-    _check_length(request, limit)
-    try:
-        return JsonRequest(request, await _limited(request.stream(), limit))
-    except ClientDisconnect:
-        return None
-
-
-def json_route(limit: int) -> type[APIRoute]:
-    """The class of routes that take JSON bodies of at most `limit` bytes."""
+def json_route(bodies: Bodies) -> type[APIRoute]:
+    """The class of routes that take JSON bodies."""
 
     class JsonRoute(APIRoute):
         def get_route_handler(self) -> Handler:
             handler = super().get_route_handler()
 
             async def handle(request: Request) -> Response:
-                whole = await read(request, limit)
-                return Response(status_code=499) if whole is None else await handler(whole)
+                _check_type(request)
+                _check_length(request, bodies.limit)
+                try:
+                    async with bodies.read(request.stream()) as body:
+                        return await handler(JsonRequest(request, body))
+                except ClientDisconnect:
+                    return Response(status_code=499)
 
             return handle
 

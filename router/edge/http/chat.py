@@ -143,16 +143,17 @@ class ChatShape:
     whole_object = "chat.completion"
     chunk_object = "chat.completion.chunk"
 
-    def __init__(self, body: ChatBody):
-        self._body = body
+    def __init__(self, *, logprobs: bool, prompt_logprobs: int | None):
+        self._with_logprobs = logprobs
+        self._prompt_alternatives = prompt_logprobs
         self._begun: set[int] = set()
 
     def _logprobs(self, piece: Piece) -> answers.ChatLogprobs | None:
-        return logprobs.chat(piece.logprobs) if self._body.logprobs else None
+        return logprobs.chat(piece.logprobs) if self._with_logprobs else None
 
     def above(self, choices: Sequence[Piece]) -> Mapping[str, Any]:
         """The prompt's log-probabilities, which all choices share."""
-        rows, alternatives = choices[0].prompt, self._body.prompt_logprobs
+        rows, alternatives = choices[0].prompt, self._prompt_alternatives
         if rows is None or alternatives is None:
             return {}
         return {"prompt_logprobs": logprobs.of_prompt(rows, alternatives)}

@@ -3,7 +3,7 @@
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -116,6 +116,28 @@ def _mean(choice: Piece) -> float:
     return sum(row.sampled.logprob for row in rows) / len(rows) if rows else -math.inf
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Told:
+    """What of a body says how its choices are told. A shape lives as long as its stream; a body may be large, unknown fields and all."""
+
+    n: int
+    candidates: int
+    echo: bool
+    logprobs: int | None
+    prompt_logprobs: int | None
+
+
+def told_of(body: CompletionBody) -> Told:
+    """The shape's part of a body."""
+    return Told(
+        n=body.choices(),
+        candidates=body.candidates(),
+        echo=bool(body.echo),
+        logprobs=body.logprobs,
+        prompt_logprobs=body.prompt_logprobs,
+    )
+
+
 class CompletionShape:
     """Completions' choices, whose chunks look like whole ones."""
 
@@ -123,24 +145,24 @@ class CompletionShape:
     whole_object = "text_completion"
     chunk_object = "text_completion"
 
-    def __init__(self, body: CompletionBody):
-        self._body = body
+    def __init__(self, told: Told):
+        self._told = told
         self._offsets: defaultdict[int, logprobs.Offsets] = defaultdict(logprobs.Offsets)
 
     def _logprobs(self, piece: Piece) -> answers.CompletionLogprobs | None:
-        if self._body.logprobs is None:
+        if self._told.logprobs is None:
             return None
         if piece.echo:
             self._offsets[piece.index] = logprobs.Offsets(len(piece.echo))
         offsets = self._offsets[piece.index]
         rows = logprobs.completion(piece.logprobs, offsets)
-        if piece.prompt is None or not self._body.echo:
+        if piece.prompt is None or not self._told.echo:
             return rows
-        return logprobs.joined(logprobs.echoed(piece.prompt, piece.echo, self._body.logprobs), rows)
+        return logprobs.joined(logprobs.echoed(piece.prompt, piece.echo, self._told.logprobs), rows)
 
     def select(self, choices: Sequence[Piece]) -> Sequence[Piece]:
         """The best of the candidates."""
-        candidates, n = self._body.candidates(), self._body.choices()
+        candidates, n = self._told.candidates, self._told.n
         return choices if candidates == n else ranked(choices, candidates, n)
 
     def above(self, choices: Sequence[Piece]) -> Mapping[str, Any]:
@@ -155,8 +177,8 @@ class CompletionShape:
             "logprobs": self._logprobs(choice),
             "finish_reason": answers.finish_reason(choice.ended) if choice.ended else None,
         }
-        if choice.prompt is not None and self._body.prompt_logprobs is not None:
-            told["prompt_logprobs"] = logprobs.of_prompt(choice.prompt, self._body.prompt_logprobs)
+        if choice.prompt is not None and self._told.prompt_logprobs is not None:
+            told["prompt_logprobs"] = logprobs.of_prompt(choice.prompt, self._told.prompt_logprobs)
         return told
 
     def chunk(self, piece: Piece) -> answers.CompletionChoice | None:

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request, Response
 
 from router.edge.gate import Gate
 from router.edge.http import answers, chat, completions
-from router.edge.http.body import json_route
+from router.edge.http.body import Bodies, json_route
 from router.edge.http.errors import renaming
 from router.edge.http.fields import NAMES, Caller
 from router.edge.http.reply import Call, Reply, Settings
@@ -51,9 +51,9 @@ def _caller(request: Request) -> Caller:
     return Caller(request_id=request.state.request_id, traceparent=request.state.traceparent)
 
 
-def routes(gate: Gate, settings: Settings, max_body_bytes: int) -> APIRouter:
+def routes(gate: Gate, settings: Settings, bodies: Bodies) -> APIRouter:
     """/v1/chat/completions and /v1/completions."""
-    router = APIRouter(prefix="/v1", tags=["generate"], route_class=json_route(max_body_bytes))
+    router = APIRouter(prefix="/v1", tags=["generate"], route_class=json_route(bodies))
 
     @router.post("/chat/completions", responses=_CHAT_DOCS)
     async def chat_completions(body: chat.ChatBody, request: Request) -> Response:
@@ -62,7 +62,7 @@ def routes(gate: Gate, settings: Settings, max_body_bytes: int) -> APIRouter:
         with renaming(names):
             call = Call(
                 requests=chat.requests_of(body, _caller(request)),
-                shape=chat.ChatShape(body),
+                shape=chat.ChatShape(logprobs=bool(body.logprobs), prompt_logprobs=body.prompt_logprobs),
                 stream=bool(body.stream),
                 include_usage=body.wants_usage(),
                 names=names,
@@ -75,7 +75,7 @@ def routes(gate: Gate, settings: Settings, max_body_bytes: int) -> APIRouter:
         with renaming(NAMES):
             call = Call(
                 requests=completions.requests_of(body, _caller(request)),
-                shape=completions.CompletionShape(body),
+                shape=completions.CompletionShape(completions.told_of(body)),
                 stream=bool(body.stream),
                 include_usage=body.wants_usage(),
                 names=NAMES,

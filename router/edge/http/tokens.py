@@ -8,7 +8,7 @@ from typing_extensions import TypedDict
 
 from router.edge.bounds import MAX_DETOKENIZED, checked_chat
 from router.edge.gate import Gate
-from router.edge.http.body import json_route
+from router.edge.http.body import Bodies, json_route
 from router.edge.http.chat import Messages, chat_prompt
 from router.edge.http.fields import FirstFault
 from router.edge.http.generate import error_docs
@@ -75,11 +75,11 @@ def _prompt(body: TokenizeBody) -> Prompt:
     return TextPrompt(text=body.prompt)
 
 
-def routes(gate: Gate, max_body_bytes: int) -> APIRouter:
+def routes(gate: Gate, bodies: Bodies) -> APIRouter:
     """POST /tokenize and /detokenize."""
-    router = APIRouter(tags=["tokens"], route_class=json_route(max_body_bytes))
+    router = APIRouter(tags=["tokens"], route_class=json_route(bodies))
 
-    @router.post("/tokenize", responses=error_docs(400, 404, 413, 415))
+    @router.post("/tokenize", responses=error_docs(400, 404, 413, 415, 429))
     async def tokenize(body: TokenizeBody) -> Tokens:
         """The token ids of a text or a conversation."""
         prompt, model = _prompt(body), body.model or ""
@@ -91,7 +91,7 @@ def routes(gate: Gate, max_body_bytes: int) -> APIRouter:
             "tokens": list(tokens),
         }
 
-    @router.post("/detokenize", responses=error_docs(400, 404, 413, 415))
+    @router.post("/detokenize", responses=error_docs(400, 404, 413, 415, 429))
     async def detokenize(body: DetokenizeBody) -> Text:
         """The text of token ids, special tokens as they are spelled."""
         return {"prompt": await gate.detokenize(body.model or "", body.tokens)}

@@ -1,11 +1,12 @@
 """The gate counts, bounds, closes and refuses."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
-from router.edge.gate import Gate
+from router.edge.gate import MAX_TEXT_CALLS, Gate
 from router.request import GenerateRequest, TextPrompt
 from shared.errors import Overloaded, Unavailable
 from tests.fakes.service import FakeService
@@ -74,3 +75,24 @@ async def test_a_shut_gate_refuses_but_waits_for_what_runs() -> None:
         await asyncio.sleep(0)
         assert not idle.done()
     await asyncio.wait_for(idle, 5)
+
+
+async def test_texts_that_wait_to_be_read_are_bounded_and_their_places_come_back() -> None:
+    class Slow(FakeService):
+        async def detokenize(self, model: str, tokens: Sequence[int], skip_special_tokens: bool = False) -> str:
+            await self.admit.wait()
+            return ""
+
+    service = Slow()
+    service.admit.clear()
+    gate = Gate(service)
+    for _ in range(2):
+        waiting = [asyncio.create_task(gate.detokenize("tiny", [1])) for _ in range(MAX_TEXT_CALLS)]
+        await asyncio.sleep(0)
+        with pytest.raises(Overloaded):
+            await gate.detokenize("tiny", [1])
+        with pytest.raises(Overloaded):
+            await gate.tokenize("tiny", TextPrompt(text="a"))
+        service.admit.set()
+        await asyncio.gather(*waiting)
+        service.admit.clear()
