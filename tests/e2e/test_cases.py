@@ -15,6 +15,7 @@ from shared.errors import Overloaded
 from tests.e2e.stack import RunningStack
 
 SEEDS = range(6)
+OUTPUTS = 100  # of each request of the flood: more than is done while it comes in
 FLOOD = 340  # requests at once: more than the router queues for one tenant
 
 
@@ -138,7 +139,7 @@ def crowded(tiny_model: Path) -> Iterator[RunningStack]:
 async def test_c19_a_flood_is_bounded_refused_with_retry_after_and_who_was_accepted_is_answered(
     crowded: RunningStack,
 ) -> None:
-    body = {"model": crowded.model, "prompt": [5], "max_tokens": 8, "ignore_eos": True}
+    body = {"model": crowded.model, "prompt": [5], "max_tokens": OUTPUTS, "ignore_eos": True}
     limits = httpx.Limits(max_connections=None)
     async with httpx.AsyncClient(base_url=f"http://{crowded.http}", timeout=90, limits=limits) as http:
         answers = await asyncio.gather(*(http.post("/v1/completions", json=body) for _ in range(FLOOD)))
@@ -149,9 +150,9 @@ async def test_c19_a_flood_is_bounded_refused_with_retry_after_and_who_was_accep
     assert accepted
     assert all(float(answer.headers["retry-after"]) > 0 for answer in refused)
     assert all(answer.json()["error"]["type"] == "rate_limit_error" for answer in refused)
-    assert all(answer.json()["usage"]["completion_tokens"] == 8 for answer in accepted)
+    assert all(answer.json()["usage"]["completion_tokens"] == OUTPUTS for answer in accepted)
     async with AsyncClient(crowded.grpc, timeout=90) as client:
-        calls = (client.complete([5], max_tokens=8, ignore_eos=True) for _ in range(FLOOD))
+        calls = (client.complete([5], max_tokens=OUTPUTS, ignore_eos=True) for _ in range(FLOOD))
         ends = await asyncio.gather(*calls, return_exceptions=True)
     assert {type(end) for end in ends} == {Completion, Overloaded}
     assert all(end.retry_after is not None for end in ends if isinstance(end, Overloaded))

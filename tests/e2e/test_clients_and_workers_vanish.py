@@ -12,7 +12,7 @@ from octavo.client.aio import AsyncClient
 from router.dispatch.flight import RETRY_AFTER
 from router.fleet.link import CUT
 from shared.errors import OctavoError, Unavailable
-from tests.e2e.stack import RunningStack, until, until_at_rest, worker_load
+from tests.e2e.stack import RunningStack, until, until_at_rest
 
 CLIENTS = 64
 
@@ -78,7 +78,7 @@ async def test_killing_one_of_two_workers_leaves_the_others_streams_untouched(ow
 
         async def run() -> str | OctavoError:
             try:
-                stream = await client.complete("Once", max_tokens=400, ignore_eos=True, temperature=0.0, stream=True)
+                stream = await client.complete("Once", max_tokens=500, ignore_eos=True, temperature=0.0, stream=True)
                 text, first = [], True
                 async for delta in stream:
                     text.append(delta.text)
@@ -92,12 +92,10 @@ async def test_killing_one_of_two_workers_leaves_the_others_streams_untouched(ow
         tasks = [asyncio.create_task(run()) for _ in range(8)]
         for _ in tasks:
             await settled.acquire()
-        loads = [await asyncio.to_thread(worker_load, address) for address in own_stack.workers]
-        assert [load.running for load in loads] == [4, 4]
         os.kill(own_stack.worker_pids[0], signal.SIGKILL)
         ends = await asyncio.gather(*tasks)
     whole = [end for end in ends if isinstance(end, str)]
     cut = [end for end in ends if isinstance(end, OctavoError)]
-    assert len(whole) == 4, f"the other worker's streams were touched: {ends}"
+    assert len(whole) == len(cut) == 4, f"the load was not shared, or the other worker's streams were touched: {ends}"
     assert len(set(whole)) == 1
     assert {(type(error), error.message, error.retry_after) for error in cut} == {(Unavailable, CUT, RETRY_AFTER)}
