@@ -218,8 +218,10 @@ async def test_a_router_that_does_not_read_is_dropped_after_256_undelivered_fram
         played_router(worker, listen=False) as stuck,
     ):
         inner, worker.gate.inner = worker.gate.inner, Talkative()
+        worker.gate.hold()  # else it may be dropped while it still writes
         for handle in range(1, 17):
             await stuck.submit(token_request(handle, handle, length=4, max_tokens=1 << 13, logprobs=20))
+        worker.gate.open()
         await until(lambda: worker.metric("routers") == 1, "the stuck router's end")
         await worker.whole()
         await worker.hub.engine.flush_cache()  # what was written without being computed
