@@ -3,6 +3,7 @@
 A client's fault is a 4xx that names the parameter. Anything that is not an OctavoError is our fault and answers 500 / INTERNAL.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -73,6 +74,16 @@ class Overloaded(OctavoError):
     """Every queue is full; try again after `retry_after` seconds."""
 
     code = "overloaded"
+
+
+class RateLimited(Overloaded):
+    """The tenant's own limits do not allow it before `retry_after` seconds. `rates` are headers that tell how they stand."""
+
+    code = "rate_limit_exceeded"
+
+    def __init__(self, message: str, *, retry_after: float, rates: Mapping[str, str]):
+        super().__init__(message, retry_after=retry_after)
+        self.rates = rates
 
 
 class Unavailable(OctavoError):
