@@ -866,11 +866,13 @@ class Load(_message.Message):
     DRAINING_FIELD_NUMBER: _builtins.int
     STEP_US_PER_SEQUENCE_FIELD_NUMBER: _builtins.int
     STEP_US_PER_CONTEXT_TOKEN_FIELD_NUMBER: _builtins.int
+    COLD_ADMISSIONS_FIELD_NUMBER: _builtins.int
     step_seq: _builtins.int
     acked_seq: _builtins.int
     running: _builtins.int
     waiting: _builtins.int
     waiting_uncached_tokens: _builtins.int
+    """Prompt tokens that wait to be computed, be it in the queue or of requests that run."""
     context_tokens: _builtins.int
     """over all running"""
     free_blocks: _builtins.int
@@ -885,6 +887,8 @@ class Load(_message.Message):
     step_us_per_sequence: _builtins.float
     """What a decode step takes longer for one more running sequence, and for one more token of context."""
     step_us_per_context_token: _builtins.float
+    cold_admissions: _builtins.int
+    """Requests of whose prompts most was not cached when they were first admitted, since the start."""
     def __init__(
         self,
         *,
@@ -904,10 +908,11 @@ class Load(_message.Message):
         draining: _builtins.bool = ...,
         step_us_per_sequence: _builtins.float = ...,
         step_us_per_context_token: _builtins.float = ...,
+        cold_admissions: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked_seq", b"acked_seq", "context_tokens", b"context_tokens", "credits", b"credits", "draining", b"draining", "free_blocks", b"free_blocks", "has_work", b"has_work", "last_step_age_ms", b"last_step_age_ms", "predicted_step_ms", b"predicted_step_ms", "prefill_tokens_per_s", b"prefill_tokens_per_s", "running", b"running", "step_seq", b"step_seq", "step_us_per_context_token", b"step_us_per_context_token", "step_us_per_sequence", b"step_us_per_sequence", "total_blocks", b"total_blocks", "waiting", b"waiting", "waiting_uncached_tokens", b"waiting_uncached_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked_seq", b"acked_seq", "cold_admissions", b"cold_admissions", "context_tokens", b"context_tokens", "credits", b"credits", "draining", b"draining", "free_blocks", b"free_blocks", "has_work", b"has_work", "last_step_age_ms", b"last_step_age_ms", "predicted_step_ms", b"predicted_step_ms", "prefill_tokens_per_s", b"prefill_tokens_per_s", "running", b"running", "step_seq", b"step_seq", "step_us_per_context_token", b"step_us_per_context_token", "step_us_per_sequence", b"step_us_per_sequence", "total_blocks", b"total_blocks", "waiting", b"waiting", "waiting_uncached_tokens", b"waiting_uncached_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

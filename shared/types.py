@@ -177,6 +177,8 @@ class Load:
 
     `predicted_step_ms` is what the step that runs now was expected to take, `prefill_tokens_per_s` the rate of a step that does nothing
     else. `step_us_per_sequence` and `step_us_per_context_token` are what a decode step takes longer for one more of each.
+    `waiting_uncached_tokens` are prompt tokens not computed yet, in the queue and of requests that run. `cold_admissions` counts requests,
+    since the start, of whose prompts most was not cached when they were first admitted.
     """
 
     step_seq: int
@@ -195,6 +197,7 @@ class Load:
     draining: bool = False
     step_us_per_sequence: float = 0.0
     step_us_per_context_token: float = 0.0
+    cold_admissions: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -22,6 +22,7 @@ class EngineStats:
     prefill_tokens_per_s: float
     sequence_s: float = 0.0  # what one more running sequence adds to a decode step
     context_token_s: float = 0.0  # and one more token of context
+    cold_admissions: int = 0  # requests that had to compute most of their prompt
 
     @property
     def has_work(self) -> bool:

@@ -16,7 +16,7 @@ from router.fleet.liveness import Liveness
 from router.fleet.settings import LinkSettings
 from router.fleet.stream import Sink, Ticket, WorkerStream
 from router.fleet.tokenizers import BadTokenizer, TokenizerStore, assemble
-from router.placement.view import WorkerView
+from router.placement.view import WorkerView, view_of
 from router.text.tokenizer import ModelText
 from shared import rpc
 from shared.types import TokenRequest, WorkerInfo
@@ -125,14 +125,7 @@ class WorkerLink:
         stream, load = self.worker.stream, self.worker.stream.liveness.load
         if load is None or stream.credits(now) == 0:
             return None
-        return WorkerView(
-            worker_id=self.worker.info.worker_id,
-            running=load.running,
-            waiting=load.waiting,
-            pending=stream.pending,
-            max_running=self.worker.info.max_running,
-            dispatched=self.dispatched,
-        )
+        return view_of(self.worker.info, load, pending=stream.pending, dispatched=self.dispatched)
 
     def submit(self, request: TokenRequest, sink: Sink) -> Ticket:
         """Send `request`. Only while `view` gives the worker."""

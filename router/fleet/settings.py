@@ -7,7 +7,8 @@ from dataclasses import dataclass
 class LinkSettings:
     """`tick` is how often liveness is looked at; where that took over `stall_after`, the router itself stood still.
 
-    `connect_timeout` bounds the wait for Welcome, `fetch_timeout` that for a tokenizer.
+    `connect_timeout` bounds the wait for Welcome, `fetch_timeout` that for a tokenizer. `breaker_failures` in a row open a worker's
+    breaker for `breaker_pause`, and twice as long each time until it answers again, up to `breaker_pause_most`.
     """
 
     ping_interval: float = 1.0
@@ -22,3 +23,6 @@ class LinkSettings:
     fetch_timeout: float = 60.0
     backoff_first: float = 0.1
     backoff_most: float = 2.0
+    breaker_failures: int = 3
+    breaker_pause: float = 1.0
+    breaker_pause_most: float = 30.0

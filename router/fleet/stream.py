@@ -10,10 +10,22 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from protos import worker_pb2 as pb
+from router.fleet.breaker import Breaker
 from router.fleet.liveness import Liveness
 from router.fleet.outbound import Outbound
-from shared.types import AbortReason, Choice, Finished, Load, Rejected, TokenDelta, TokenRequest
+from router.placement.cursor import KvCursor
+from router.placement.unseen import Unseen
+from router.placement.view import Share
+from shared.types import AbortReason, Choice, Finished, FinishReason, Load, Rejected, TokenDelta, TokenRequest
 from shared.wire import worker as wire
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Loss:
+    """A worker is gone, or as good as gone; `suspects` are the requests there that had no token from it: one of them may be why."""
+
+    message: str
+    suspects: int
 
 
 class Sink(Protocol):
@@ -31,19 +43,20 @@ class Sink(Protocol):
     def rejected(self, rejected: Rejected) -> None:
         """The worker did not take it, or gave it back."""
 
-    def lost(self, message: str) -> None:
+    def lost(self, loss: Loss) -> None:
         """The worker is gone, or as good as gone."""
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
 class Ticket:
-    """One Submit. `open` are the handles that have not finished; `choices` their number when it was sent."""
+    """One Submit. `open` are the handles that have not finished; `progressed` says whether any had a token."""
 
     stream: "WorkerStream"
     seq: int
     handles: tuple[int, ...]
     sink: Sink
     open: set[int] = field(default_factory=set)
+    progressed: bool = False
 
     def abort(self, handles: Sequence[int], reason: AbortReason) -> None:
         """Ask the worker to end these choices; their Finish still comes."""
@@ -57,8 +70,11 @@ class Ticket:
 class WorkerStream:
     """The state of one connection. `changed` is called whenever room may have opened or closed."""
 
-    def __init__(self, liveness: Liveness, clock: Callable[[], float], changed: Callable[[], None]):
+    def __init__(
+        self, liveness: Liveness, breaker: Breaker, clock: Callable[[], float], changed: Callable[[], None]
+    ):
         self.liveness = liveness
+        self._breaker = breaker
         self.outbound = Outbound()
         self.draining = False
         self._clock = clock
@@ -68,12 +84,13 @@ class WorkerStream:
         self._by_seq: dict[int, Ticket] = {}
         self._by_handle: dict[int, Ticket] = {}
         self._unaccepted: deque[Ticket] = deque()
-        self._uncovered: dict[int, int] = {}  # seq -> choices, of submits that the last Load does not cover
+        self._unseen = Unseen()
+        self.cursor: KvCursor | None = None  # where its KV frames go
 
     @property
-    def pending(self) -> int:
-        """Choices sent that the last Load cannot know of."""
-        return sum(self._uncovered.values())
+    def pending(self) -> Share:
+        """What was sent that the last Load cannot know of."""
+        return self._unseen.total
 
     @property
     def open_requests(self) -> int:
@@ -82,14 +99,17 @@ class WorkerStream:
 
     def credits(self, now: float) -> int:
         """How many Submits may be sent now."""
-        return max(0, self.liveness.credits(now) - len(self._uncovered))
+        return max(0, self.liveness.credits(now) - len(self._unseen))
 
-    def submit(self, request: TokenRequest, sink: Sink) -> Ticket:
-        """Send `request`; its seq and its choices' handles are given here. Returns before anything is written."""
+    def submit(self, request: TokenRequest, sink: Sink, share: Share | None = None) -> Ticket:
+        """Send `request`; its seq and its choices' handles are given here. Returns before anything is written. `share` is what it adds to
+        the worker until a Load covers it; without one, its choices alone."""
         seq, first = self._next_seq, self._next_handle
         self._next_seq, self._next_handle = seq + 1, first + len(request.choices)
         choices = tuple(replace(choice, handle=first + i) for i, choice in enumerate(request.choices))
         ticket = self._open(seq, choices, sink)
+        self._breaker.sent(self._clock())
+        self._unseen.add(seq, share or Share(len(choices)))
         self.outbound.put_submit(seq, wire.submit_to_pb(replace(request, seq=seq, choices=choices)))
         return ticket
 
@@ -99,7 +119,6 @@ class WorkerStream:
         self._by_seq[seq] = ticket
         self._by_handle |= dict.fromkeys(handles, ticket)
         self._unaccepted.append(ticket)
-        self._uncovered[seq] = len(choices)
         return ticket
 
     def abort(self, ticket: Ticket, handles: Sequence[int], reason: AbortReason) -> None:
@@ -113,19 +132,24 @@ class WorkerStream:
         if self._by_seq.get(ticket.seq) is not ticket:
             return 0
         if self.outbound.take_back(ticket.seq):
-            self._uncovered.pop(ticket.seq, None)
+            self._unseen.drop(ticket.seq)
         else:
             self.abort(ticket, ticket.handles, reason)
+        self._breaker.withdrawn()
         aborted = len(ticket.open)
         self._forget(ticket)
         return aborted
 
     def lose(self, message: str) -> None:
         """End every open request as lost."""
-        for ticket in list(self._by_seq.values()):
+        tickets = list(self._by_seq.values())
+        loss = Loss(message=message, suspects=sum(not ticket.progressed for ticket in tickets))
+        if tickets:
+            self._breaker.failed(self._clock())
+        for ticket in tickets:
             if self._by_seq.get(ticket.seq) is ticket:  # an earlier sink may have closed it
                 self._forget(ticket)
-                ticket.sink.lost(message)
+                ticket.sink.lost(loss)
 
     def give_up(self, message: str) -> None:
         """Lose every open request of a worker that still listens: tell it, too."""
@@ -148,6 +172,10 @@ class WorkerStream:
             case "draining":
                 self.draining = True
                 self._changed()
+            case "kv_delta" if self.cursor is not None:
+                self.cursor.delta(wire.kv_delta_from_pb(frame.kv_delta))
+            case "kv_snapshot" if self.cursor is not None:
+                self.cursor.snapshot(wire.kv_snapshot_from_pb(frame.kv_snapshot))
             case "welcome":
                 raise ValueError("a second Welcome")
 
@@ -157,27 +185,42 @@ class WorkerStream:
         for delta in step.deltas:
             ticket = self._by_handle.get(delta.handle)
             if ticket is not None:
+                if not ticket.progressed and delta.tokens:
+                    ticket.progressed = True
+                    self._breaker.progressed()
                 ticket.sink.tokens(delta)
 
     def _finish(self, finished: Finished) -> None:
         ticket = self._by_handle.pop(finished.handle, None)
         if ticket is None:
             return
+        self._judge(finished)
         ticket.open.discard(finished.handle)
         if not ticket.open:
             self._forget(ticket)
         ticket.sink.finished(finished)
 
+    def _judge(self, finished: Finished) -> None:
+        """What an end says of the worker: nothing, where a caller, a deadline or a drain brought it."""
+        match finished.reason:
+            case FinishReason.STOP | FinishReason.LENGTH:
+                self._breaker.succeeded()
+            case FinishReason.ERROR if not finished.param:
+                self._breaker.failed(self._clock())
+            case _:
+                self._breaker.withdrawn()
+
     def _reject(self, rejected: Rejected) -> None:
         ticket = self._by_seq.get(rejected.seq)
-        self._uncovered.pop(rejected.seq, None)
+        self._breaker.withdrawn()
+        self._unseen.drop(rejected.seq)
         if ticket is not None:
             self._forget(ticket)
             ticket.sink.rejected(rejected)
 
     def _load(self, load: Load) -> None:
         self.liveness.loaded(load, self._clock())
-        self._uncovered = {seq: choices for seq, choices in self._uncovered.items() if seq > load.acked_seq}
+        self._unseen.covered(load.acked_seq)
         self._acknowledge(load.acked_seq)
         self._changed()
 

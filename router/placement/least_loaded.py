@@ -9,7 +9,7 @@ from router.placement.view import Want, WorkerView, rendezvous
 
 
 def _load(worker: WorkerView) -> float:
-    return (worker.running + worker.waiting + worker.pending) / max(worker.max_running, 1)
+    return (worker.running + worker.waiting + worker.pending.choices) / max(worker.max_running, 1)
 
 
 def least_loaded(workers: Sequence[WorkerView], want: Want) -> str:

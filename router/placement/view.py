@@ -1,36 +1,91 @@
 """What a policy sees: the workers that could take a request now, and the request. A policy is a pure function of both."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Protocol
+from types import MappingProxyType
+from typing import NamedTuple, Protocol
 
 from shared.hashing import BLOCK_SIZE, token_bytes
+from shared.types import Load, WorkerInfo
+
+NOTHING: Mapping[str, int] = MappingProxyType({})
+
+
+class AdapterUse(NamedTuple):
+    """What a worker says of one adapter. `ready` means that a step can use it now; `idle_s` counts from its last use."""
+
+    running: int
+    waiting: int
+    idle_s: float
+    ready: bool
+
+
+class Share(NamedTuple):
+    """What a dispatch adds to its worker until the worker's own report covers it. `cold`: most of its prompt is not cached there."""
+
+    choices: int
+    uncached: int = 0
+    context: int = 0
+    cold: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerView:
     """One worker that takes work and has credit for this router.
 
-    `running` and `waiting` are choices by the worker's last report; `pending` are choices that this router sent it and that the report
-    cannot know of yet; `dispatched` counts this router's requests to it, as a newcomer beginning at the least of its pool.
+    `running`, `waiting`, `uncached` (prompt tokens not computed yet), `context` (tokens of all that runs), `free_blocks` and `cold`
+    (requests that had to compute most of their prompt, ever) are the worker's last report. `pending` is what this router sent that the
+    report cannot know of. `dispatched` counts this router's requests to it, as a newcomer beginning at the least of its pool.
+    `prefill_rate` is in tokens a second, 0 where unknown; `sequence_s` and `context_s` are what one more sequence, or one more token of
+    context, adds to a decode step. `adapter_load_s` is how long an adapter takes to be ready.
     """
 
     worker_id: str
     running: int
     waiting: int
-    pending: int
+    pending: Share
     max_running: int
     dispatched: int
+    uncached: int = 0
+    context: int = 0
+    free_blocks: int = 0
+    total_blocks: int = 0
+    cold: int = 0
+    prefill_rate: float = 0.0
+    sequence_s: float = 0.0
+    context_s: float = 0.0
+    adapters: Mapping[bytes, AdapterUse] = field(default_factory=lambda: MappingProxyType({}))
+    adapter_load_s: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Want:
-    """What is placed. `key` stands for the prompt's first block: equal beginnings have equal keys."""
+    """What is placed.
+
+    `key` stands for the prompt's first block: equal beginnings have equal keys. `hashes` are the prompt's published hashes, and `cached`
+    the prompt tokens that each worker has, where it has any. `outputs` is how many tokens a choice is expected to give. `adapter` is a
+    digest, empty for the base model; `session` is the caller's own name for what belongs together, where it gave one.
+    """
 
     key: bytes
     prompt_tokens: int
     choices: int
+    hashes: Sequence[bytes] = ()
+    cached: Mapping[str, int] = field(default_factory=lambda: NOTHING)
+    outputs: float = 0.0
+    adapter: bytes = b""
+    session: bytes = b""
+
+    def uncached(self, worker_id: str) -> int:
+        """Prompt tokens that this worker would have to compute. The last is always computed."""
+        return max(1, self.prompt_tokens - self.cached.get(worker_id, 0))
+
+    def share(self, worker_id: str) -> Share:
+        """What it adds to this worker."""
+        uncached = self.uncached(worker_id)
+        cold = int(2 * uncached > self.prompt_tokens)
+        return Share(self.choices, uncached, self.prompt_tokens * self.choices, cold)
 
 
 class Policy(Protocol):
@@ -38,6 +93,26 @@ class Policy(Protocol):
 
     def __call__(self, workers: Sequence[WorkerView], want: Want) -> str:
         """The worker_id of one of `workers`, which are not empty. The same arguments, in any order, give the same answer."""
+
+
+def view_of(info: WorkerInfo, load: Load, *, pending: Share, dispatched: int) -> WorkerView:
+    """A worker by its own report and what this router knows beside it."""
+    return WorkerView(
+        worker_id=info.worker_id,
+        running=load.running,
+        waiting=load.waiting,
+        pending=pending,
+        max_running=info.max_running,
+        dispatched=dispatched,
+        uncached=load.waiting_uncached_tokens,
+        context=load.context_tokens,
+        free_blocks=load.free_blocks,
+        total_blocks=load.total_blocks,
+        cold=load.cold_admissions,
+        prefill_rate=load.prefill_tokens_per_s,
+        sequence_s=load.step_us_per_sequence / 1e6,
+        context_s=load.step_us_per_context_token / 1e6,
+    )
 
 
 def prompt_key(tokens: Sequence[int]) -> bytes:

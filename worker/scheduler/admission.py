@@ -117,7 +117,7 @@ class Admission:
             return
         for seq in entry.sequences:
             seq.cached_tokens = min(cached, seq.prompt_len)
-        self._lifecycle.placed(leader.request)
+        self._lifecycle.placed(leader.request, cold=2 * cached < leader.prompt_len)
         if not leader.request.spec.resumed:
             leader.request.account.charge(PROMPT_COST * (len(leader.tokens) - cached))
 

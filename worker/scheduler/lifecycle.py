@@ -41,6 +41,7 @@ class Lifecycle:
         self._estimates = estimates
         self.backlog = Backlog(limit=config.max_waiting, tenant_limit=config.max_waiting_per_tenant)
         self.preemptions = 0
+        self.cold_admissions = 0
         self._order = 0
 
     @property
@@ -136,9 +137,10 @@ class Lifecycle:
             self._unlink(seq)
         self._outbox.rejected(request.stream, rejected)
 
-    def placed(self, request: RequestState) -> None:
-        """A choice of it has been admitted: it is not in the backlog any more."""
+    def placed(self, request: RequestState, *, cold: bool) -> None:
+        """A choice of it has been admitted: it is not in the backlog any more. `cold`: most of its prompt is to be computed."""
         self.backlog.remove(request)
+        self.cold_admissions += cold
 
     def preempt(self, leader: SequenceState, now: float) -> None:
         """It, and those that wait for its prefill, lose slot and blocks and wait again, where their age puts them. Tokens in flight still

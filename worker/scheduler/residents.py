@@ -24,6 +24,11 @@ class Residents:
         """Sequences that have a slot."""
         return len(self.running) + sum(len(seq.children) for seq in self.running)
 
+    @property
+    def prefill_tokens(self) -> int:
+        """Tokens of unfinished prefills that no plan has scheduled yet."""
+        return sum(pending for seq in self.running if (pending := seq.pending) > 1)
+
     def admit(self, sequences: list[SequenceState], hits: Hits) -> None:
         """The first runs the prefill, of all of its known tokens behind the hits; the others fork from it."""
         leader, *children = sequences

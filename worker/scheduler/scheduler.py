@@ -200,7 +200,7 @@ class Scheduler:
             step_seq=self._residents.retired,
             running=len(self._residents),
             waiting=len(self._queue),
-            waiting_uncached_tokens=self._queue.uncached_tokens,
+            waiting_uncached_tokens=self._queue.uncached_tokens + self._residents.prefill_tokens,
             context_tokens=sum(len(seq.tokens) for seq in self._residents.running),
             free_blocks=self._cache.available,
             total_blocks=self._cache.num_blocks,
@@ -210,6 +210,7 @@ class Scheduler:
             prefill_tokens_per_s=self._estimates.prefill_tokens_per_s,
             sequence_s=self._times.sequence_s(self._config.max_running),
             context_token_s=self._times.context_token_s,
+            cold_admissions=self._lifecycle.cold_admissions,
         )
 
     def available_blocks(self) -> Iterable[int]:

@@ -142,6 +142,7 @@ class Hub:
             draining=self.draining,
             step_us_per_sequence=1e6 * stats.sequence_s,
             step_us_per_context_token=1e6 * stats.context_token_s,
+            cold_admissions=stats.cold_admissions,
         )
 
     def _credits_of(self, stream: RouterStream) -> int:

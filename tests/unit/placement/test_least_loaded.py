@@ -1,20 +1,21 @@
 """Placement is a pure function: of load, turns, and a hash."""
 
 from dataclasses import replace
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from router.placement import POLICIES
-from router.placement.view import Want, WorkerView, prompt_key
+from router.placement.view import Share, Want, WorkerView, prompt_key
 
 least_loaded = POLICIES["least_loaded"]
 WANT = Want(key=b"k", prompt_tokens=10, choices=1)
 COUNTS = st.integers(0, 20)
 
 
-def view(worker_id: str, **changes: int) -> WorkerView:
-    idle = WorkerView(worker_id=worker_id, running=0, waiting=0, pending=0, max_running=8, dispatched=0)
+def view(worker_id: str, **changes: Any) -> WorkerView:
+    idle = WorkerView(worker_id=worker_id, running=0, waiting=0, pending=Share(0), max_running=8, dispatched=0)
     return replace(idle, **changes)
 
 
@@ -24,7 +25,7 @@ VIEWS = st.lists(
         worker_id=st.text("abcdef", min_size=1, max_size=4),
         running=COUNTS,
         waiting=COUNTS,
-        pending=COUNTS,
+        pending=st.builds(Share, COUNTS),
         max_running=st.integers(1, 64),
         dispatched=COUNTS,
     ),
@@ -49,7 +50,7 @@ def test_load_is_a_share_of_what_a_worker_runs():
 
 
 def test_own_dispatches_that_no_report_covers_are_load():
-    assert least_loaded([view("a", pending=1), view("b", dispatched=5)], WANT) == "b"
+    assert least_loaded([view("a", pending=Share(1)), view("b", dispatched=5)], WANT) == "b"
 
 
 def test_router_case_1_cold_prompts_at_concurrency_1_spread_evenly():
