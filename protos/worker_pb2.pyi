@@ -4,7 +4,6 @@ isort:skip_file
 The internal stream between one router process and one worker. Routers speak text, workers speak tokens: nothing here is text.
 
 A frame is at most 64 KiB on either way. A *handle* names one choice of one request, unique on its stream, chosen by the router.
-Numbers 16 and up in Up and Down wait for adapters.
 """
 
 from collections import abc as _abc
@@ -87,6 +86,12 @@ class _RejectCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RejectCode
     REJECT_CODE_ADAPTER_VERSION_UNAVAILABLE: _RejectCode.ValueType  # 5
     REJECT_CODE_NUMERICS: _RejectCode.ValueType  # 6
     """resumed elsewhere only"""
+    REJECT_CODE_ADAPTER_UNKNOWN: _RejectCode.ValueType  # 7
+    """no such name here"""
+    REJECT_CODE_ADAPTER_INVALID: _RejectCode.ValueType  # 8
+    """it is not for this model, broken, or over the limits: the message says which"""
+    REJECT_CODE_ADAPTER_MEMORY: _RejectCode.ValueType  # 9
+    """retryable: everything that could make room for it is in use"""
 
 class RejectCode(_RejectCode, metaclass=_RejectCodeEnumTypeWrapper): ...
 
@@ -102,7 +107,36 @@ REJECT_CODE_DRAINING: RejectCode.ValueType  # 4
 REJECT_CODE_ADAPTER_VERSION_UNAVAILABLE: RejectCode.ValueType  # 5
 REJECT_CODE_NUMERICS: RejectCode.ValueType  # 6
 """resumed elsewhere only"""
+REJECT_CODE_ADAPTER_UNKNOWN: RejectCode.ValueType  # 7
+"""no such name here"""
+REJECT_CODE_ADAPTER_INVALID: RejectCode.ValueType  # 8
+"""it is not for this model, broken, or over the limits: the message says which"""
+REJECT_CODE_ADAPTER_MEMORY: RejectCode.ValueType  # 9
+"""retryable: everything that could make room for it is in use"""
 Global___RejectCode: _TypeAlias = RejectCode  # noqa: Y015
+
+class _AdapterLevel:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _AdapterLevelEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AdapterLevel.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    ADAPTER_LEVEL_UNSPECIFIED: _AdapterLevel.ValueType  # 0
+    ADAPTER_LEVEL_SOURCE: _AdapterLevel.ValueType  # 1
+    """known by name, not in memory"""
+    ADAPTER_LEVEL_HOST: _AdapterLevel.ValueType  # 2
+    ADAPTER_LEVEL_DEVICE: _AdapterLevel.ValueType  # 3
+    """in a slot"""
+
+class AdapterLevel(_AdapterLevel, metaclass=_AdapterLevelEnumTypeWrapper): ...
+
+ADAPTER_LEVEL_UNSPECIFIED: AdapterLevel.ValueType  # 0
+ADAPTER_LEVEL_SOURCE: AdapterLevel.ValueType  # 1
+"""known by name, not in memory"""
+ADAPTER_LEVEL_HOST: AdapterLevel.ValueType  # 2
+ADAPTER_LEVEL_DEVICE: AdapterLevel.ValueType  # 3
+"""in a slot"""
+Global___AdapterLevel: _TypeAlias = AdapterLevel  # noqa: Y015
 
 @_typing.final
 class Up(_message.Message):
@@ -116,6 +150,7 @@ class Up(_message.Message):
     ABORT_FIELD_NUMBER: _builtins.int
     PING_FIELD_NUMBER: _builtins.int
     SNAPSHOT_REQUEST_FIELD_NUMBER: _builtins.int
+    PREFETCH_ADAPTER_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello:
         """first, once"""
@@ -130,6 +165,8 @@ class Up(_message.Message):
     def ping(self) -> Global___Ping: ...
     @_builtins.property
     def snapshot_request(self) -> Global___SnapshotRequest: ...
+    @_builtins.property
+    def prefetch_adapter(self) -> Global___PrefetchAdapter: ...
     def __init__(
         self,
         *,
@@ -139,12 +176,13 @@ class Up(_message.Message):
         abort: Global___Abort | None = ...,
         ping: Global___Ping | None = ...,
         snapshot_request: Global___SnapshotRequest | None = ...,
+        prefetch_adapter: Global___PrefetchAdapter | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "frame", b"frame", "hello", b"hello", "ping", b"ping", "snapshot_request", b"snapshot_request", "submit", b"submit", "submit_part", b"submit_part"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "frame", b"frame", "hello", b"hello", "ping", b"ping", "prefetch_adapter", b"prefetch_adapter", "snapshot_request", b"snapshot_request", "submit", b"submit", "submit_part", b"submit_part"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "frame", b"frame", "hello", b"hello", "ping", b"ping", "snapshot_request", b"snapshot_request", "submit", b"submit", "submit_part", b"submit_part"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abort", b"abort", "frame", b"frame", "hello", b"hello", "ping", b"ping", "prefetch_adapter", b"prefetch_adapter", "snapshot_request", b"snapshot_request", "submit", b"submit", "submit_part", b"submit_part"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["hello", "submit", "submit_part", "abort", "ping", "snapshot_request"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["hello", "submit", "submit_part", "abort", "ping", "snapshot_request", "prefetch_adapter"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -353,6 +391,7 @@ class Submit(_message.Message):
     RESUMED_FIELD_NUMBER: _builtins.int
     REMAINING_MS_FIELD_NUMBER: _builtins.int
     TRACEPARENT_FIELD_NUMBER: _builtins.int
+    ADAPTER_NAME_FIELD_NUMBER: _builtins.int
     seq: _builtins.int
     """Strictly increasing on a stream; acknowledged by acked_seq."""
     request_id: _builtins.str
@@ -365,6 +404,10 @@ class Submit(_message.Message):
     remaining_ms: _builtins.int
     """until the deadline"""
     traceparent: _builtins.str
+    adapter_name: _builtins.str
+    """Beside the digest, by which alone the version is chosen: where to find it. With a name and no digest it is whichever version the
+    worker has under that name now.
+    """
     @_builtins.property
     def tenant(self) -> Global___TenantSpec: ...
     @_builtins.property
@@ -392,10 +435,11 @@ class Submit(_message.Message):
         resumed: _builtins.bool = ...,
         remaining_ms: _builtins.int | None = ...,
         traceparent: _builtins.str = ...,
+        adapter_name: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_remaining_ms", b"_remaining_ms", "remaining_ms", b"remaining_ms", "sampling", b"sampling", "tenant", b"tenant"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_remaining_ms", b"_remaining_ms", "adapter_digest", b"adapter_digest", "choices", b"choices", "numerics_id", b"numerics_id", "prompt_len", b"prompt_len", "prompt_tokens", b"prompt_tokens", "remaining_ms", b"remaining_ms", "request_id", b"request_id", "resumed", b"resumed", "sampling", b"sampling", "seq", b"seq", "tenant", b"tenant", "traceparent", b"traceparent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_remaining_ms", b"_remaining_ms", "adapter_digest", b"adapter_digest", "adapter_name", b"adapter_name", "choices", b"choices", "numerics_id", b"numerics_id", "prompt_len", b"prompt_len", "prompt_tokens", b"prompt_tokens", "remaining_ms", b"remaining_ms", "request_id", b"request_id", "resumed", b"resumed", "sampling", b"sampling", "seq", b"seq", "tenant", b"tenant", "traceparent", b"traceparent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__remaining_ms: _TypeAlias = _typing.Literal["remaining_ms"]  # noqa: Y015
     _WhichOneofArgType__remaining_ms: _TypeAlias = _typing.Literal["_remaining_ms", b"_remaining_ms"]  # noqa: Y015
@@ -494,6 +538,31 @@ class SnapshotRequest(_message.Message):
 Global___SnapshotRequest: _TypeAlias = SnapshotRequest  # noqa: Y015
 
 @_typing.final
+class PrefetchAdapter(_message.Message):
+    """A request for this adapter may come soon. Never answered; what comes of it is told in AdapterState."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    digest: _builtins.bytes
+    """empty: whichever is under the name"""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        digest: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PrefetchAdapter: _TypeAlias = PrefetchAdapter  # noqa: Y015
+
+@_typing.final
 class Down(_message.Message):
     """---- worker -> router"""
 
@@ -508,6 +577,7 @@ class Down(_message.Message):
     KV_SNAPSHOT_FIELD_NUMBER: _builtins.int
     DRAINING_FIELD_NUMBER: _builtins.int
     PONG_FIELD_NUMBER: _builtins.int
+    ADAPTER_STATE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def welcome(self) -> Global___Welcome:
         """first, once"""
@@ -528,6 +598,8 @@ class Down(_message.Message):
     def draining(self) -> Global___Draining: ...
     @_builtins.property
     def pong(self) -> Global___Pong: ...
+    @_builtins.property
+    def adapter_state(self) -> Global___AdapterState: ...
     def __init__(
         self,
         *,
@@ -540,12 +612,13 @@ class Down(_message.Message):
         kv_snapshot: Global___KvSnapshot | None = ...,
         draining: Global___Draining | None = ...,
         pong: Global___Pong | None = ...,
+        adapter_state: Global___AdapterState | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["draining", b"draining", "finish", b"finish", "frame", b"frame", "kv_delta", b"kv_delta", "kv_snapshot", b"kv_snapshot", "load", b"load", "pong", b"pong", "reject", b"reject", "step_batch", b"step_batch", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["adapter_state", b"adapter_state", "draining", b"draining", "finish", b"finish", "frame", b"frame", "kv_delta", b"kv_delta", "kv_snapshot", b"kv_snapshot", "load", b"load", "pong", b"pong", "reject", b"reject", "step_batch", b"step_batch", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["draining", b"draining", "finish", b"finish", "frame", b"frame", "kv_delta", b"kv_delta", "kv_snapshot", b"kv_snapshot", "load", b"load", "pong", b"pong", "reject", b"reject", "step_batch", b"step_batch", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter_state", b"adapter_state", "draining", b"draining", "finish", b"finish", "frame", b"frame", "kv_delta", b"kv_delta", "kv_snapshot", b"kv_snapshot", "load", b"load", "pong", b"pong", "reject", b"reject", "step_batch", b"step_batch", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["welcome", "step_batch", "finish", "reject", "load", "kv_delta", "kv_snapshot", "draining", "pong"]  # noqa: Y015
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["welcome", "step_batch", "finish", "reject", "load", "kv_delta", "kv_snapshot", "draining", "pong", "adapter_state"]  # noqa: Y015
     _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
 
@@ -567,6 +640,8 @@ class WorkerInfo(_message.Message):
     MAX_RUNNING_FIELD_NUMBER: _builtins.int
     EOS_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
+    MAX_ADAPTERS_FIELD_NUMBER: _builtins.int
+    MAX_ADAPTER_RANK_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.str
     """new with each start"""
     model: _builtins.str
@@ -581,6 +656,9 @@ class WorkerInfo(_message.Message):
     total_blocks: _builtins.int
     max_running: _builtins.int
     version: _builtins.str
+    max_adapters: _builtins.int
+    """device slots; 0: serves none"""
+    max_adapter_rank: _builtins.int
     @_builtins.property
     def eos_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
@@ -598,10 +676,12 @@ class WorkerInfo(_message.Message):
         max_running: _builtins.int = ...,
         eos_token_ids: _abc.Iterable[_builtins.int] | None = ...,
         version: _builtins.str = ...,
+        max_adapters: _builtins.int = ...,
+        max_adapter_rank: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_size", b"block_size", "eos_token_ids", b"eos_token_ids", "max_model_len", b"max_model_len", "max_running", b"max_running", "model", b"model", "model_revision", b"model_revision", "numerics_id", b"numerics_id", "tokenizer_digest", b"tokenizer_digest", "total_blocks", b"total_blocks", "version", b"version", "vocab_size", b"vocab_size", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_size", b"block_size", "eos_token_ids", b"eos_token_ids", "max_adapter_rank", b"max_adapter_rank", "max_adapters", b"max_adapters", "max_model_len", b"max_model_len", "max_running", b"max_running", "model", b"model", "model_revision", b"model_revision", "numerics_id", b"numerics_id", "tokenizer_digest", b"tokenizer_digest", "total_blocks", b"total_blocks", "version", b"version", "vocab_size", b"vocab_size", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -867,6 +947,7 @@ class Load(_message.Message):
     STEP_US_PER_SEQUENCE_FIELD_NUMBER: _builtins.int
     STEP_US_PER_CONTEXT_TOKEN_FIELD_NUMBER: _builtins.int
     COLD_ADMISSIONS_FIELD_NUMBER: _builtins.int
+    ADAPTERS_FIELD_NUMBER: _builtins.int
     step_seq: _builtins.int
     acked_seq: _builtins.int
     running: _builtins.int
@@ -889,6 +970,10 @@ class Load(_message.Message):
     step_us_per_context_token: _builtins.float
     cold_admissions: _builtins.int
     """Requests of whose prompts most was not cached when they were first admitted, since the start."""
+    @_builtins.property
+    def adapters(self) -> _containers.RepeatedCompositeFieldContainer[Global___AdapterLoad]:
+        """those that have work, or had some lately"""
+
     def __init__(
         self,
         *,
@@ -909,14 +994,125 @@ class Load(_message.Message):
         step_us_per_sequence: _builtins.float = ...,
         step_us_per_context_token: _builtins.float = ...,
         cold_admissions: _builtins.int = ...,
+        adapters: _abc.Iterable[Global___AdapterLoad] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked_seq", b"acked_seq", "cold_admissions", b"cold_admissions", "context_tokens", b"context_tokens", "credits", b"credits", "draining", b"draining", "free_blocks", b"free_blocks", "has_work", b"has_work", "last_step_age_ms", b"last_step_age_ms", "predicted_step_ms", b"predicted_step_ms", "prefill_tokens_per_s", b"prefill_tokens_per_s", "running", b"running", "step_seq", b"step_seq", "step_us_per_context_token", b"step_us_per_context_token", "step_us_per_sequence", b"step_us_per_sequence", "total_blocks", b"total_blocks", "waiting", b"waiting", "waiting_uncached_tokens", b"waiting_uncached_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked_seq", b"acked_seq", "adapters", b"adapters", "cold_admissions", b"cold_admissions", "context_tokens", b"context_tokens", "credits", b"credits", "draining", b"draining", "free_blocks", b"free_blocks", "has_work", b"has_work", "last_step_age_ms", b"last_step_age_ms", "predicted_step_ms", b"predicted_step_ms", "prefill_tokens_per_s", b"prefill_tokens_per_s", "running", b"running", "step_seq", b"step_seq", "step_us_per_context_token", b"step_us_per_context_token", "step_us_per_sequence", b"step_us_per_sequence", "total_blocks", b"total_blocks", "waiting", b"waiting", "waiting_uncached_tokens", b"waiting_uncached_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Load: _TypeAlias = Load  # noqa: Y015
+
+@_typing.final
+class AdapterLoad(_message.Message):
+    """Requests of one adapter version."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DIGEST_FIELD_NUMBER: _builtins.int
+    RUNNING_FIELD_NUMBER: _builtins.int
+    WAITING_FIELD_NUMBER: _builtins.int
+    IDLE_MS_FIELD_NUMBER: _builtins.int
+    digest: _builtins.bytes
+    running: _builtins.int
+    waiting: _builtins.int
+    idle_ms: _builtins.int
+    """since the last of its requests ended; 0 while any is here"""
+    def __init__(
+        self,
+        *,
+        digest: _builtins.bytes = ...,
+        running: _builtins.int = ...,
+        waiting: _builtins.int = ...,
+        idle_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "idle_ms", b"idle_ms", "running", b"running", "waiting", b"waiting"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AdapterLoad: _TypeAlias = AdapterLoad  # noqa: Y015
+
+@_typing.final
+class AdapterInfo(_message.Message):
+    """One name of the worker's catalog and the version under it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    LEVEL_FIELD_NUMBER: _builtins.int
+    RANK_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    PINNED_FIELD_NUMBER: _builtins.int
+    LOADED_UNIX_MS_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    digest: _builtins.bytes
+    """32 bytes; empty until it has been read"""
+    level: Global___AdapterLevel.ValueType
+    rank: _builtins.int
+    """the largest of its modules"""
+    bytes: _builtins.int
+    """in host memory, 0 while at its source"""
+    pinned: _builtins.bool
+    loaded_unix_ms: _builtins.int
+    """when this version came under this name"""
+    error: _builtins.str
+    """why it cannot be had, where the last attempt failed"""
+    source: _builtins.str
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        digest: _builtins.bytes = ...,
+        level: Global___AdapterLevel.ValueType = ...,
+        rank: _builtins.int = ...,
+        bytes: _builtins.int = ...,
+        pinned: _builtins.bool = ...,
+        loaded_unix_ms: _builtins.int = ...,
+        error: _builtins.str = ...,
+        source: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "digest", b"digest", "error", b"error", "level", b"level", "loaded_unix_ms", b"loaded_unix_ms", "name", b"name", "pinned", b"pinned", "rank", b"rank", "source", b"source"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AdapterInfo: _TypeAlias = AdapterInfo  # noqa: Y015
+
+@_typing.final
+class AdapterState(_message.Message):
+    """The first after Welcome tells the whole catalog, in pieces of which the last is `complete`; later ones what changed since."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENTRIES_FIELD_NUMBER: _builtins.int
+    REMOVED_FIELD_NUMBER: _builtins.int
+    COMPLETE_FIELD_NUMBER: _builtins.int
+    complete: _builtins.bool
+    @_builtins.property
+    def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___AdapterInfo]: ...
+    @_builtins.property
+    def removed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        entries: _abc.Iterable[Global___AdapterInfo] | None = ...,
+        removed: _abc.Iterable[_builtins.str] | None = ...,
+        complete: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["complete", b"complete", "entries", b"entries", "removed", b"removed"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AdapterState: _TypeAlias = AdapterState  # noqa: Y015
 
 @_typing.final
 class KvDelta(_message.Message):
@@ -1149,3 +1345,89 @@ class FlushCacheResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___FlushCacheResponse: _TypeAlias = FlushCacheResponse  # noqa: Y015
+
+@_typing.final
+class LoadAdapterRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
+    REPLACE_FIELD_NUMBER: _builtins.int
+    PIN_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    source: _builtins.str
+    """empty: the adapter directory's entry of that name"""
+    replace: _builtins.bool
+    """otherwise a name that has another version is ALREADY_EXISTS"""
+    pin: _builtins.bool
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        source: _builtins.str = ...,
+        replace: _builtins.bool = ...,
+        pin: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "pin", b"pin", "replace", b"replace", "source", b"source"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LoadAdapterRequest: _TypeAlias = LoadAdapterRequest  # noqa: Y015
+
+@_typing.final
+class UnloadAdapterRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UnloadAdapterRequest: _TypeAlias = UnloadAdapterRequest  # noqa: Y015
+
+@_typing.final
+class UnloadAdapterResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UnloadAdapterResponse: _TypeAlias = UnloadAdapterResponse  # noqa: Y015
+
+@_typing.final
+class PinAdapterRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    PINNED_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    pinned: _builtins.bool
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        pinned: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "pinned", b"pinned"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PinAdapterRequest: _TypeAlias = PinAdapterRequest  # noqa: Y015

@@ -59,6 +59,21 @@ class WorkerStub:
                 request_serializer=protos_dot_worker__pb2.FlushCacheRequest.SerializeToString,
                 response_deserializer=protos_dot_worker__pb2.FlushCacheResponse.FromString,
                 _registered_method=True)
+        self.LoadAdapter = channel.unary_unary(
+                '/octavo.v1.Worker/LoadAdapter',
+                request_serializer=protos_dot_worker__pb2.LoadAdapterRequest.SerializeToString,
+                response_deserializer=protos_dot_worker__pb2.AdapterInfo.FromString,
+                _registered_method=True)
+        self.UnloadAdapter = channel.unary_unary(
+                '/octavo.v1.Worker/UnloadAdapter',
+                request_serializer=protos_dot_worker__pb2.UnloadAdapterRequest.SerializeToString,
+                response_deserializer=protos_dot_worker__pb2.UnloadAdapterResponse.FromString,
+                _registered_method=True)
+        self.PinAdapter = channel.unary_unary(
+                '/octavo.v1.Worker/PinAdapter',
+                request_serializer=protos_dot_worker__pb2.PinAdapterRequest.SerializeToString,
+                response_deserializer=protos_dot_worker__pb2.AdapterInfo.FromString,
+                _registered_method=True)
 
 
 class WorkerServicer:
@@ -97,6 +112,26 @@ class WorkerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def LoadAdapter(self, request, context):
+        """Adapters by canonical name: `name` (shared by all) or `tenant/name`. Answers when the adapter has been read and checked.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UnloadAdapter(self, request, context):
+        """Answers when the name is gone; what runs finishes on its version, and the memory goes with the last of it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PinAdapter(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_WorkerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -124,6 +159,21 @@ def add_WorkerServicer_to_server(servicer, server):
                     servicer.FlushCache,
                     request_deserializer=protos_dot_worker__pb2.FlushCacheRequest.FromString,
                     response_serializer=protos_dot_worker__pb2.FlushCacheResponse.SerializeToString,
+            ),
+            'LoadAdapter': grpc.unary_unary_rpc_method_handler(
+                    servicer.LoadAdapter,
+                    request_deserializer=protos_dot_worker__pb2.LoadAdapterRequest.FromString,
+                    response_serializer=protos_dot_worker__pb2.AdapterInfo.SerializeToString,
+            ),
+            'UnloadAdapter': grpc.unary_unary_rpc_method_handler(
+                    servicer.UnloadAdapter,
+                    request_deserializer=protos_dot_worker__pb2.UnloadAdapterRequest.FromString,
+                    response_serializer=protos_dot_worker__pb2.UnloadAdapterResponse.SerializeToString,
+            ),
+            'PinAdapter': grpc.unary_unary_rpc_method_handler(
+                    servicer.PinAdapter,
+                    request_deserializer=protos_dot_worker__pb2.PinAdapterRequest.FromString,
+                    response_serializer=protos_dot_worker__pb2.AdapterInfo.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -261,6 +311,87 @@ class Worker:
             '/octavo.v1.Worker/FlushCache',
             protos_dot_worker__pb2.FlushCacheRequest.SerializeToString,
             protos_dot_worker__pb2.FlushCacheResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LoadAdapter(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/octavo.v1.Worker/LoadAdapter',
+            protos_dot_worker__pb2.LoadAdapterRequest.SerializeToString,
+            protos_dot_worker__pb2.AdapterInfo.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UnloadAdapter(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/octavo.v1.Worker/UnloadAdapter',
+            protos_dot_worker__pb2.UnloadAdapterRequest.SerializeToString,
+            protos_dot_worker__pb2.UnloadAdapterResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PinAdapter(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/octavo.v1.Worker/PinAdapter',
+            protos_dot_worker__pb2.PinAdapterRequest.SerializeToString,
+            protos_dot_worker__pb2.AdapterInfo.FromString,
             options,
             channel_credentials,
             insecure,

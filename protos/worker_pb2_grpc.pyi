@@ -4,7 +4,6 @@ isort:skip_file
 The internal stream between one router process and one worker. Routers speak text, workers speak tokens: nothing here is text.
 
 A frame is at most 64 KiB on either way. A *handle* names one choice of one request, unique on its stream, chosen by the router.
-Numbers 16 and up in Up and Down wait for adapters.
 """
 
 from collections import abc as _abc
@@ -43,6 +42,11 @@ class WorkerStub:
     """Stop taking new work; answers when nothing runs any more or the deadline has passed."""
     FlushCache: _grpc.UnaryUnaryMultiCallable[_worker_pb2.FlushCacheRequest, _worker_pb2.FlushCacheResponse]
     """Forget every cached prefix that no running request uses."""
+    LoadAdapter: _grpc.UnaryUnaryMultiCallable[_worker_pb2.LoadAdapterRequest, _worker_pb2.AdapterInfo]
+    """Adapters by canonical name: `name` (shared by all) or `tenant/name`. Answers when the adapter has been read and checked."""
+    UnloadAdapter: _grpc.UnaryUnaryMultiCallable[_worker_pb2.UnloadAdapterRequest, _worker_pb2.UnloadAdapterResponse]
+    """Answers when the name is gone; what runs finishes on its version, and the memory goes with the last of it."""
+    PinAdapter: _grpc.UnaryUnaryMultiCallable[_worker_pb2.PinAdapterRequest, _worker_pb2.AdapterInfo]
 
 @_typing.type_check_only
 class WorkerAsyncStub(WorkerStub):
@@ -55,6 +59,11 @@ class WorkerAsyncStub(WorkerStub):
     """Stop taking new work; answers when nothing runs any more or the deadline has passed."""
     FlushCache: _aio.UnaryUnaryMultiCallable[_worker_pb2.FlushCacheRequest, _worker_pb2.FlushCacheResponse]  # type: ignore[assignment]
     """Forget every cached prefix that no running request uses."""
+    LoadAdapter: _aio.UnaryUnaryMultiCallable[_worker_pb2.LoadAdapterRequest, _worker_pb2.AdapterInfo]  # type: ignore[assignment]
+    """Adapters by canonical name: `name` (shared by all) or `tenant/name`. Answers when the adapter has been read and checked."""
+    UnloadAdapter: _aio.UnaryUnaryMultiCallable[_worker_pb2.UnloadAdapterRequest, _worker_pb2.UnloadAdapterResponse]  # type: ignore[assignment]
+    """Answers when the name is gone; what runs finishes on its version, and the memory goes with the last of it."""
+    PinAdapter: _aio.UnaryUnaryMultiCallable[_worker_pb2.PinAdapterRequest, _worker_pb2.AdapterInfo]  # type: ignore[assignment]
 
 class WorkerServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -94,5 +103,28 @@ class WorkerServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_worker_pb2.FlushCacheResponse, _abc.Awaitable[_worker_pb2.FlushCacheResponse]]:
         """Forget every cached prefix that no running request uses."""
+
+    @_abc_1.abstractmethod
+    def LoadAdapter(
+        self,
+        request: _worker_pb2.LoadAdapterRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_worker_pb2.AdapterInfo, _abc.Awaitable[_worker_pb2.AdapterInfo]]:
+        """Adapters by canonical name: `name` (shared by all) or `tenant/name`. Answers when the adapter has been read and checked."""
+
+    @_abc_1.abstractmethod
+    def UnloadAdapter(
+        self,
+        request: _worker_pb2.UnloadAdapterRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_worker_pb2.UnloadAdapterResponse, _abc.Awaitable[_worker_pb2.UnloadAdapterResponse]]:
+        """Answers when the name is gone; what runs finishes on its version, and the memory goes with the last of it."""
+
+    @_abc_1.abstractmethod
+    def PinAdapter(
+        self,
+        request: _worker_pb2.PinAdapterRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_worker_pb2.AdapterInfo, _abc.Awaitable[_worker_pb2.AdapterInfo]]: ...
 
 def add_WorkerServicer_to_server(servicer: WorkerServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -61,7 +61,11 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenRequest:
-    """What a router asks of a worker (the wire's Submit, whole). `seq` is strictly increasing on a stream."""
+    """What a router asks of a worker (the wire's Submit, whole). `seq` is strictly increasing on a stream.
+
+    `adapter_digest` chooses the adapter's version, empty the base model; with `adapter_name` alone it is the version that the worker has
+    under that name when the request comes.
+    """
 
     seq: int
     request_id: str
@@ -70,6 +74,7 @@ class TokenRequest:
     choices: tuple[Choice, ...]
     sampling: Sampling
     adapter_digest: bytes = b""
+    adapter_name: str = ""
     numerics_id: str = ""
     resumed: bool = False
     remaining_ms: int | None = None
@@ -150,7 +155,7 @@ class Finished:
 
 
 class RejectCode(Enum):
-    """Why a worker did not take a request. INVALID and TOO_LONG are final; the others may do elsewhere or later."""
+    """Why a worker did not take a request. INVALID, TOO_LONG and ADAPTER_INVALID are final; the others may do elsewhere or later."""
 
     INVALID = "invalid"
     TOO_LONG = "too_long"
@@ -158,6 +163,9 @@ class RejectCode(Enum):
     DRAINING = "draining"
     ADAPTER_VERSION_UNAVAILABLE = "adapter_version_unavailable"
     NUMERICS = "numerics"
+    ADAPTER_UNKNOWN = "adapter_unknown"
+    ADAPTER_INVALID = "adapter_invalid"
+    ADAPTER_MEMORY = "adapter_memory"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -172,13 +180,61 @@ class Rejected:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class AdapterLoad:
+    """Requests of one adapter version. `idle_ms` is the time since the last of them ended, 0 while any is there."""
+
+    digest: bytes
+    running: int
+    waiting: int
+    idle_ms: int
+
+
+class AdapterLevel(Enum):
+    """How near an adapter is to being used: at its source, in host memory, in a device slot."""
+
+    SOURCE = "source"
+    HOST = "host"
+    DEVICE = "device"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AdapterInfo:
+    """One name of a worker's catalog and the version under it.
+
+    `digest` is empty until it has been read. `rank` is the largest of its modules, `bytes` what it takes of host memory.
+    `loaded_unix_ms` is when this version came under this name, `error` why the last attempt to have it failed.
+    """
+
+    name: str
+    digest: bytes = b""
+    level: AdapterLevel = AdapterLevel.SOURCE
+    rank: int = 0
+    bytes: int = 0
+    pinned: bool = False
+    loaded_unix_ms: int = 0
+    error: str = ""
+    source: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AdapterState:
+    """Entries of a worker's catalog that are new or changed, and names that went. A `complete` one ends the whole view that a stream
+    begins with."""
+
+    entries: tuple[AdapterInfo, ...] = ()
+    removed: tuple[str, ...] = ()
+    complete: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Load:
     """A worker's account of itself. `credits` is the number of Submits that this stream may have in flight beyond `acked_seq`.
 
     `predicted_step_ms` is what the step that runs now was expected to take, `prefill_tokens_per_s` the rate of a step that does nothing
     else. `step_us_per_sequence` and `step_us_per_context_token` are what a decode step takes longer for one more of each.
     `waiting_uncached_tokens` are prompt tokens not computed yet, in the queue and of requests that run. `cold_admissions` counts requests,
-    since the start, of whose prompts most was not cached when they were first admitted.
+    since the start, of whose prompts most was not cached when they were first admitted. `adapters` are those that have work or had some
+    lately.
     """
 
     step_seq: int
@@ -198,11 +254,15 @@ class Load:
     step_us_per_sequence: float = 0.0
     step_us_per_context_token: float = 0.0
     cold_admissions: int = 0
+    adapters: tuple[AdapterLoad, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerInfo:
-    """What a worker is. (model, model_revision, tokenizer_digest) names its pool; `worker_id` is new with each start."""
+    """What a worker is. (model, model_revision, tokenizer_digest) names its pool; `worker_id` is new with each start.
+
+    `max_adapters` are its device slots, 0 where it serves none.
+    """
 
     worker_id: str
     model: str
@@ -216,6 +276,8 @@ class WorkerInfo:
     max_running: int
     eos_token_ids: tuple[int, ...]
     version: str
+    max_adapters: int = 0
+    max_adapter_rank: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

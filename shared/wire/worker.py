@@ -27,6 +27,7 @@ from shared.types import (
     TokenRequest,
     WorkerInfo,
 )
+from shared.wire.adapters import adapter_load_from_pb, adapter_load_to_pb
 from shared.wire.sampling import sampling_from_pb, sampling_to_pb
 
 PROTOCOL = 1
@@ -90,6 +91,7 @@ def _submit_without_tokens(request: TokenRequest) -> pb.Submit:
         ],
         sampling=sampling_to_pb(request.sampling),
         adapter_digest=request.adapter_digest,
+        adapter_name=request.adapter_name,
         numerics_id=request.numerics_id,
         resumed=request.resumed,
         remaining_ms=request.remaining_ms,
@@ -111,6 +113,7 @@ def submit_from_pb(submit: pb.Submit, tokens: Sequence[int], outputs: Mapping[in
         choices=tuple(choices),
         sampling=sampling_from_pb(submit.sampling),
         adapter_digest=submit.adapter_digest,
+        adapter_name=submit.adapter_name,
         numerics_id=submit.numerics_id,
         resumed=submit.resumed,
         remaining_ms=submit.remaining_ms if submit.HasField("remaining_ms") else None,
@@ -289,12 +292,14 @@ def reject_from_pb(reject: pb.Reject) -> Rejected:
 
 def load_to_pb(load: Load) -> pb.Down:
     """A Load; its fields carry the same names on both sides."""
-    return pb.Down(load=pb.Load(**{name: getattr(load, name) for name in Load.__slots__}))
+    fields = {name: getattr(load, name) for name in Load.__slots__}
+    return pb.Down(load=pb.Load(**{**fields, "adapters": list(map(adapter_load_to_pb, load.adapters))}))
 
 
 def load_from_pb(load: pb.Load) -> Load:
     """A worker's account of itself."""
-    return Load(**{name: getattr(load, name) for name in Load.__slots__})
+    fields = {name: getattr(load, name) for name in Load.__slots__}
+    return Load(**{**fields, "adapters": tuple(map(adapter_load_from_pb, load.adapters))})
 
 
 def info_to_pb(info: WorkerInfo) -> pb.WorkerInfo:

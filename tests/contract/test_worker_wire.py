@@ -12,6 +12,7 @@ from shared import rpc
 from shared.limits import MAX_ALLOWED, MAX_BAD_SEQUENCES, MAX_BAD_WORD, MAX_BIASED
 from shared.types import (
     AbortReason,
+    AdapterLoad,
     Choice,
     Finished,
     FinishReason,
@@ -70,6 +71,7 @@ REQUESTS = st.builds(
     ).map(tuple),
     sampling=SAMPLINGS,
     adapter_digest=st.binary(max_size=32),
+    adapter_name=st.text(max_size=20),
     numerics_id=st.text(max_size=9),
     resumed=st.booleans(),
     remaining_ms=st.none() | U32,
@@ -253,6 +255,10 @@ LOADS = {
     "prefill_tokens_per_s": FLOAT,
     "step_us_per_sequence": FLOAT,
     "step_us_per_context_token": FLOAT,
+    "adapters": st.lists(
+        st.builds(AdapterLoad, digest=st.binary(min_size=32, max_size=32), running=U32, waiting=U32, idle_ms=U32),
+        max_size=5,
+    ).map(tuple),
 }
 
 
@@ -261,7 +267,15 @@ def test_a_load_survives(load):
     assert wire.load_from_pb(over_the_wire(wire.load_to_pb(load)).load) == load
 
 
-NUMBERS = ("max_model_len", "vocab_size", "block_size", "total_blocks", "max_running")
+NUMBERS = (
+    "max_model_len",
+    "vocab_size",
+    "block_size",
+    "total_blocks",
+    "max_running",
+    "max_adapters",
+    "max_adapter_rank",
+)
 INFOS = {name: U32 if name in NUMBERS else st.text(max_size=9) for name in WorkerInfo.__slots__}
 
 
