@@ -43,11 +43,16 @@ class BlockCopy(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """Compute positions start .. start+length-1 of the slot's token buffer. Chunks of a plan name distinct slots."""
+    """Compute positions start .. start+length-1 of the slot's token buffer. Chunks of a plan name distinct slots.
+
+    `adapter` is the adapter slot (kernels.lora.slots.AdapterSlots) that the positions run with, -1 for the base model alone. It may
+    change from step to step, as long as the same adapter lies there.
+    """
 
     slot: int
     start: int
     length: int
+    adapter: int = -1
 
 
 class SampleRow(NamedTuple):

@@ -10,18 +10,21 @@ import torch
 from kernels.attention.plan import Piece, plan
 from kernels.attention.spec import AttentionSpec
 from kernels.kv import BLOCK, KVPool
+from kernels.lora.slots import BatchAdapters
 from kernels.rotary.table import RotaryTable
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Batch:
     """One step: chunk c computes positions starts[c] .. starts[c] + lengths[c] - 1 (lengths > 0) of a sequence whose
-    blocks are row c of `tables` int64 [chunks, blocks]. Tokens are numbered chunk after chunk.
+    blocks are row c of `tables` int64 [chunks, blocks]. Tokens are numbered chunk after chunk. `adapters` None: all run
+    on the base model alone.
     """
 
     starts: npt.NDArray[np.int64]
     lengths: npt.NDArray[np.int64]
     tables: torch.Tensor
+    adapters: BatchAdapters | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

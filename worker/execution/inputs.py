@@ -21,7 +21,7 @@ class StepInputs:
 
 def step_inputs(plan: StepPlan, state: SlotState) -> StepInputs:
     """For a plan with chunks."""
-    slots, starts, lengths = np.array(plan.chunks, dtype=np.int64).T.copy()
+    slots, starts, lengths, _adapters = np.array(plan.chunks, dtype=np.int64).T.copy()
     slot_rows = torch.from_numpy(slots)
     batch = Batch(starts=starts, lengths=lengths, tables=state.tables.index_select(0, slot_rows))
     token_slots = slot_rows[torch.from_numpy(chunk_of_token(batch))]

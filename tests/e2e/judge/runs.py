@@ -62,7 +62,10 @@ class ShortChunks:
 
     def _pieces(self, chunk: Chunk) -> list[Chunk]:
         end = chunk.start + chunk.length
-        return [Chunk(chunk.slot, start, min(self._size, end - start)) for start in range(chunk.start, end, self._size)]
+        return [
+            chunk._replace(start=start, length=min(self._size, end - start))
+            for start in range(chunk.start, end, self._size)
+        ]
 
 
 class Session:

@@ -1,0 +1,1 @@
+"""Low-rank adapters of many sequences in one batch."""
