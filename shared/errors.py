@@ -81,9 +81,17 @@ class RateLimited(Overloaded):
 
     code = "rate_limit_exceeded"
 
-    def __init__(self, message: str, *, retry_after: float, rates: Mapping[str, str]):
-        super().__init__(message, retry_after=retry_after)
-        self.rates = rates
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        retry_after: float | None = None,
+        code: str | None = None,
+        rates: Mapping[str, str] | None = None,
+    ):
+        super().__init__(message, param=param, retry_after=retry_after, code=code)
+        self.rates = rates or {}
 
 
 class Unavailable(OctavoError):

@@ -4,16 +4,18 @@ import logging
 import sys
 from collections.abc import Callable, Mapping
 
+from shared.redact import Redacting
+
 LEVELS = ("debug", "info", "warning", "error")
 
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 
 
 def setup_logging(level: str) -> None:
-    """One line an event on stderr: time, level, logger, message. `level` is one of LEVELS."""
+    """One line an event on stderr: time, level, logger, message, and no API key. `level` is one of LEVELS."""
     form = logging.Formatter("%(asctime)s.%(msecs)03d %(levelname)s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S")
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(form)
+    handler.setFormatter(Redacting(form))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
 
 

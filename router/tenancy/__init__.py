@@ -1,5 +1,5 @@
-"""Who a call is for. Today every call is the open tenant's; keys, quotas and admission have their room here."""
+"""Who a call is for, and what it may use. `caller` and `admission` are what the rest of the router knows of it.
 
-from router.tenancy.resolve import resolve
-
-__all__ = ["resolve"]
+A call's credentials become a Caller (keyring), its request reserves (quotas) before it is dispatched and settles at its end. What is kept
+is behind one Protocol (store), of which sqlite/ is the embedded one. No header that a client chooses names a tenant.
+"""

@@ -1,0 +1,188 @@
+"""Admission over a store: one round trip before a request is dispatched, one at its end, and one every two seconds for all that run."""
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+from router.request import Usage
+from router.tenancy.admission import Estimate, Meter, Reservation
+from router.tenancy.caller import Caller
+from router.tenancy.rates import Rates
+from router.tenancy.records import Limits
+from router.tenancy.store import Books, Granted, Refused, Renewal, Settlement, Wanted
+from shared.errors import InvalidRequest, OctavoError, RateLimited
+
+RENEW_SECONDS = 2.0
+CLOSED_SECONDS = 5.0  # how long an answer's end waits for a store that does not take its settlement
+_AGAIN_SECONDS = 0.5
+
+_LOG = logging.getLogger(__name__)
+
+_QUANTITIES = {
+    "requests_per_minute": "requests per minute",
+    "prompt_tokens_per_minute": "prompt tokens per minute",
+    "output_tokens_per_minute": "output tokens per minute",
+    "concurrent_requests": "requests at once",
+}
+
+
+def _refusal(refused: Refused, limits: Limits) -> RateLimited:
+    allowed = getattr(limits, refused.limit)
+    message = f"the limit of {allowed} {_QUANTITIES[refused.limit]} is reached"
+    return RateLimited(
+        f"{message}; try again in {refused.retry_after:.3f} s",
+        retry_after=refused.retry_after,
+        rates=refused.rates.headers(),
+    )
+
+
+def _check_possible(limits: Limits, prompt_tokens: int) -> None:
+    most = limits.prompt_tokens_per_minute
+    if most is not None and prompt_tokens > most:
+        message = f"the prompt has {prompt_tokens} tokens; this tenant may send {most} per minute"
+        raise InvalidRequest(message, param="prompt", code="prompt_exceeds_rate_limit")
+
+
+class Quotas:
+    """Implements Admission. Start it, and close it before the store."""
+
+    def __init__(self, store: Books, *, renew_seconds: float = RENEW_SECONDS):
+        self._store = store
+        self._seconds = renew_seconds
+        self._live: dict[str, _Held] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Renews what lives and sweeps what does not, until closed."""
+        self._task = asyncio.create_task(self._beat())
+
+    async def reserve(self, caller: Caller, estimate: Estimate) -> Reservation:
+        """See Admission."""
+        _check_possible(caller.limits, estimate.prompt_tokens)
+        wanted = Wanted(
+            charge_id=estimate.charge_id,
+            tenant=caller.tenant.id,
+            key=caller.key,
+            model=estimate.model,
+            adapter=estimate.adapter,
+            limits=caller.limits,
+            prompt_tokens=estimate.prompt_tokens,
+            output_tokens=estimate.output_tokens,
+        )
+        outcome = await self._ask(wanted)
+        if isinstance(outcome, Refused):
+            raise _refusal(outcome, caller.limits)
+        held = self._live[wanted.charge_id] = _Held(self, wanted.charge_id, outcome.rates)
+        return held
+
+    async def _ask(self, wanted: Wanted) -> Granted | Refused:
+        """Whoever leaves meanwhile has reserved nothing."""
+        asked = asyncio.ensure_future(self._store.reserve(wanted))
+        try:
+            return await asyncio.shield(asked)
+        except asyncio.CancelledError:
+            self.run(self._undo(asked, wanted.charge_id))
+            raise
+
+    async def _undo(self, asked: "asyncio.Future[Granted | Refused]", charge_id: str) -> None:
+        if isinstance(await asked, Granted):
+            await self._store.abandon(charge_id)
+
+    def run(self, work: Coroutine[Any, Any, object]) -> "asyncio.Task[None]":
+        """In the background, until the store has taken it."""
+        task = asyncio.create_task(self._logged(work))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+        return task
+
+    async def _logged(self, work: Coroutine[Any, Any, object]) -> None:
+        try:
+            await work
+        except OctavoError as error:
+            _LOG.error("the store did not take a reservation's end: %s", error.message)
+
+    def end(self, charge_id: str, settlement: Settlement | None) -> "asyncio.Task[None]":
+        """Settle it, or abandon it."""
+        self._live.pop(charge_id, None)
+        return self.run(self._end(charge_id, settlement))
+
+    async def _end(self, charge_id: str, settlement: Settlement | None) -> None:
+        """Tries as long as nobody else can have settled it as lost."""
+        for again in (True, True, True, False):
+            try:
+                ours = await (self._store.settle(settlement) if settlement else self._store.abandon(charge_id))
+            except OctavoError:
+                if not again:
+                    raise
+                await asyncio.sleep(_AGAIN_SECONDS)
+            else:
+                if not ours:
+                    _LOG.warning("%s was settled already: this router was taken for lost", charge_id)
+                return
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(self._seconds)
+            try:
+                await self._store.renew([held.renewal() for held in self._live.values()])
+                await self._store.sweep()
+            except OctavoError as error:
+                _LOG.error("reservations are not renewed: %s", error.message)
+
+    async def aclose(self) -> None:
+        """See Admission."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await asyncio.gather(*self._closing, return_exceptions=True)
+
+
+def _nothing() -> Usage:
+    return Usage(prompt_tokens=0, completion_tokens=0, cached_tokens=0)
+
+
+class _Held:
+    """Implements Reservation."""
+
+    def __init__(self, quotas: Quotas, charge_id: str, rates: Rates):
+        self._quotas = quotas
+        self._id = charge_id
+        self._meter: Meter = _nothing
+        self._ending: asyncio.Task[None] | None = None
+        self.rates: Rates | None = rates
+
+    def follow(self, meter: Meter) -> None:
+        """See Reservation."""
+        self._meter = meter
+
+    def renewal(self) -> Renewal:
+        """What was used so far."""
+        usage = self._meter()
+        return Renewal(charge_id=self._id, output_tokens=usage.completion_tokens, cached_tokens=usage.cached_tokens)
+
+    def settle(self, usage: Usage, finish: str, worker: str) -> None:
+        """See Reservation."""
+        settlement = Settlement(
+            charge_id=self._id,
+            prompt_tokens=usage.prompt_tokens,
+            cached_tokens=usage.cached_tokens,
+            output_tokens=usage.completion_tokens,
+            finish=finish,
+            worker=worker,
+        )
+        self._close(settlement)
+
+    def abandon(self) -> None:
+        """See Reservation."""
+        self._close(None)
+
+    def _close(self, settlement: Settlement | None) -> None:
+        if self._ending is None:
+            self._ending = self._quotas.end(self._id, settlement)
+
+    async def closed(self) -> None:
+        """See Reservation."""
+        if self._ending is not None:
+            await asyncio.wait({self._ending}, timeout=CLOSED_SECONDS)

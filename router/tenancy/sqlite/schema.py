@@ -1,0 +1,93 @@
+"""The database's tables, and how a connection to it is made. What a table's columns mean stands with the records that they hold."""
+
+import os
+import secrets
+import sqlite3
+from pathlib import Path
+
+VERSION = 1
+BUSY_SECONDS = 10.0  # how long a writer waits for another process's step
+
+# `spent`: what a tenant used of one quantity in one slice of time. A slice's row is taken over, `SLOTS` slices later, by another.
+# `leases`: reservations that are not settled; `held` are output tokens reserved and not used yet, null where nothing bounds them.
+_TABLES = """
+CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
+CREATE TABLE tenants (name TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE keys (
+    prefix TEXT PRIMARY KEY, tenant TEXT NOT NULL, name TEXT NOT NULL, salt BLOB NOT NULL, digest BLOB NOT NULL, scopes TEXT NOT NULL,
+    created REAL NOT NULL, expires REAL, UNIQUE (tenant, name)
+) WITHOUT ROWID;
+CREATE TABLE adapters (
+    tenant TEXT NOT NULL, name TEXT NOT NULL, source TEXT NOT NULL, digest BLOB NOT NULL, pinned INTEGER NOT NULL, created REAL NOT NULL,
+    PRIMARY KEY (tenant, name)
+) WITHOUT ROWID;
+CREATE TABLE spent (
+    tenant TEXT NOT NULL, kind INTEGER NOT NULL, slot INTEGER NOT NULL, slice INTEGER NOT NULL, amount INTEGER NOT NULL,
+    PRIMARY KEY (tenant, kind, slot)
+) WITHOUT ROWID;
+CREATE TABLE leases (
+    id TEXT PRIMARY KEY, tenant TEXT NOT NULL, key TEXT NOT NULL, model TEXT NOT NULL, adapter TEXT NOT NULL, slice INTEGER NOT NULL,
+    started REAL NOT NULL, renewed REAL NOT NULL, expires REAL NOT NULL, prompt INTEGER NOT NULL, cached INTEGER NOT NULL,
+    output INTEGER NOT NULL, held INTEGER, by_request INTEGER NOT NULL, by_prompt INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX leases_tenant ON leases (tenant, expires, held);
+CREATE INDEX leases_expires ON leases (expires);
+CREATE TABLE ledger (
+    number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, tenant TEXT NOT NULL, key TEXT NOT NULL, model TEXT NOT NULL,
+    adapter TEXT NOT NULL, prompt_tokens INTEGER NOT NULL, cached_tokens INTEGER NOT NULL, output_tokens INTEGER NOT NULL,
+    finish TEXT NOT NULL, worker TEXT NOT NULL, started REAL NOT NULL, time REAL NOT NULL
+);
+CREATE INDEX ledger_tenant ON ledger (tenant, time);
+CREATE TABLE audit (
+    number INTEGER PRIMARY KEY AUTOINCREMENT, time REAL NOT NULL, actor TEXT NOT NULL, action TEXT NOT NULL, subject TEXT NOT NULL,
+    detail TEXT NOT NULL
+);
+CREATE TRIGGER ledger_keeps BEFORE DELETE ON ledger BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END;
+CREATE TRIGGER ledger_stands BEFORE UPDATE ON ledger BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END;
+CREATE TRIGGER audit_keeps BEFORE DELETE ON audit BEGIN SELECT RAISE(ABORT, 'the audit log is append-only'); END;
+CREATE TRIGGER audit_stands BEFORE UPDATE ON audit BEGIN SELECT RAISE(ABORT, 'the audit log is append-only'); END;
+"""
+
+
+class WrongVersion(ValueError):
+    """The database was made by another version of this program."""
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """A connection of one thread's own; the database is made where there is none, readable by its owner alone.
+
+    With a write-ahead log and `synchronous` NORMAL, what was committed outlives any process; a machine that loses its power may lose the
+    last commits, and nothing else. Raises sqlite3.Error or OSError, and WrongVersion.
+    """
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    db = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, cached_statements=256)
+    db.execute("PRAGMA journal_mode = WAL")
+    db.execute("PRAGMA synchronous = NORMAL")
+    _make(db)
+    return db
+
+
+def _make(db: sqlite3.Connection) -> None:
+    """The tables, unless they are there. Two processes may come at once: the second finds them."""
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    if version == 0:
+        db.execute("BEGIN IMMEDIATE")
+        (version,) = db.execute("PRAGMA user_version").fetchone()
+        if version == 0:
+            _create(db)
+            version = VERSION
+        db.execute("COMMIT")
+    if version != VERSION:
+        raise WrongVersion(f"the store has version {version}; this program needs {VERSION}")
+
+
+def _create(db: sqlite3.Connection) -> None:
+    statement = ""
+    for line in _TABLES.splitlines():
+        statement += line + "\n"
+        if sqlite3.complete_statement(statement):
+            db.execute(statement)
+            statement = ""
+    first = {"revision": 1, "tenancy": 0, "secret": secrets.token_bytes(32)}
+    db.executemany("INSERT INTO meta VALUES (?, ?)", first.items())
+    db.execute(f"PRAGMA user_version = {VERSION}")
