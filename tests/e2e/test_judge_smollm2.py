@@ -1,6 +1,7 @@
 """The demo model's greedy tokens are transformers', however a request is run. float32: exactly; bfloat16: the agreement is told.
 
-OCTAVO_JUDGE=full takes all prompts in the two slow modes as well, where by default every fifth stands for them.
+OCTAVO_JUDGE=full takes all prompts in every mode. By default every fifth stands for them in the two slow modes, and one step ahead
+(depth 1), where the same kernels run, every second in the others.
 """
 
 import json
@@ -55,6 +56,11 @@ def _some(prompts: Prompts, runner: ModelRunner) -> Prompts:
     return prompts if FULL else prompts[runner.depth :: 5]
 
 
+def _most(prompts: Prompts, runner: ModelRunner) -> Prompts:
+    """All prompts in a full run or at depth 0, else every second."""
+    return prompts if FULL or not runner.depth else prompts[1::2]
+
+
 def _assert_agrees(judge: Judge, prompts: Prompts, outcomes: Sequence[Outcome]) -> None:
     """Exact equality. A true tie, which no rule decides, is accepted and told."""
     wrong = []
@@ -84,20 +90,22 @@ def test_alone_the_tokens_are_the_judges(prompts: Prompts, runner: ModelRunner, 
 def test_in_a_full_batch_and_again_from_cached_prefixes_the_tokens_are_the_judges(
     prompts: Prompts, runner: ModelRunner, judge: Judge
 ) -> None:
+    most = _most(prompts, runner)
     session = Session(runner)
-    cold = session.run(prompts, TOKENS)
-    warm = session.run(prompts, TOKENS)
-    _assert_agrees(judge, prompts, cold)
-    _assert_agrees(judge, prompts, warm)
-    whole_blocks = [(len(prompt) - 1) // BLOCK_SIZE * BLOCK_SIZE for prompt in prompts]
+    cold = session.run(most, TOKENS)
+    warm = session.run(most, TOKENS)
+    _assert_agrees(judge, most, cold)
+    _assert_agrees(judge, most, warm)
+    whole_blocks = [(len(prompt) - 1) // BLOCK_SIZE * BLOCK_SIZE for prompt in most]
     assert [outcome.finished.cached_tokens for outcome in warm] == whole_blocks
 
 
 def test_chunked_by_seven_in_a_full_batch_the_tokens_are_the_judges(
     prompts: Prompts, runner: ModelRunner, judge: Judge
 ) -> None:
+    most = _most(prompts, runner)
     session = Session(runner, executor=ShortChunks(runner, 7), prefix_cache=False)
-    _assert_agrees(judge, prompts, session.run(prompts, TOKENS))
+    _assert_agrees(judge, most, session.run(most, TOKENS))
 
 
 def test_with_steps_of_seven_tokens_the_tokens_are_the_judges(
@@ -111,14 +119,15 @@ def test_with_steps_of_seven_tokens_the_tokens_are_the_judges(
 def test_after_forced_preemption_the_tokens_are_the_judges(
     prompts: Prompts, runner: ModelRunner, judge: Judge, record_property: Callable[[str, object], None]
 ) -> None:
-    needed = sum(-(-(len(prompt) + TOKENS) // BLOCK_SIZE) for prompt in prompts)
+    most = _most(prompts, runner)
+    needed = sum(-(-(len(prompt) + TOKENS) // BLOCK_SIZE) for prompt in most)
     session = Session(runner, blocks=needed // 3, prefix_cache=False)
-    outcomes = session.run(prompts, TOKENS)
-    _assert_agrees(judge, prompts, outcomes)
+    outcomes = session.run(most, TOKENS)
+    _assert_agrees(judge, most, outcomes)
     preempted = [outcome.finished.preemptions for outcome in outcomes]
     record_property("preempted_prompts", sum(count > 0 for count in preempted))
     record_property("preemptions", sum(preempted))
-    assert sum(count > 0 for count in preempted) >= 10
+    assert sum(count > 0 for count in preempted) >= len(most) // 4
 
 
 def test_bfloat16_agreement_is_told(
