@@ -6,6 +6,18 @@ from shared.types import Finished, Rejected, TokenDelta
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class AdapterStats:
+    """Sequences of one adapter version. `idle_since`, of the engine's clock, is when the last of them ended; `ready` is whether it
+    is in a device slot."""
+
+    digest: bytes
+    running: int
+    waiting: int
+    idle_since: float
+    ready: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class EngineStats:
     """A consistent view of the engine after a step. Times are seconds, counts are sequences, tokens or blocks of 16 tokens."""
 
@@ -23,6 +35,7 @@ class EngineStats:
     sequence_s: float = 0.0  # what one more running sequence adds to a decode step
     context_token_s: float = 0.0  # and one more token of context
     cold_admissions: int = 0  # requests that had to compute most of their prompt
+    adapters: tuple[AdapterStats, ...] = ()  # those in device slots, with sequences, or with some lately
 
     @property
     def has_work(self) -> bool:

@@ -16,6 +16,44 @@ from worker.plan import SlotStart
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
+class AdapterSlot:
+    """A device slot. `ready` since the time `since`, after that the adapter has been there. `until` is the latest plan that names it.
+
+    `reserved` is who gets it when nobody uses it any more, asked for at `reserved_at`; till then none of its own is admitted.
+    """
+
+    number: int
+    adapter: "Adapter | None" = None
+    ready: bool = False
+    since: float = 0.0
+    until: int = -1
+    used: int = 0  # grows from one use to the next, over all slots
+    reserved: "Adapter | None" = None
+    reserved_at: float = 0.0
+
+
+@dataclass(kw_only=True, slots=True, eq=False)
+class Adapter:
+    """An adapter's version, while any sequence of it lives or it is in a slot. `residents` are its sequences that have a sequence slot."""
+
+    digest: bytes
+    live: int = 0
+    residents: int = 0
+    slot: AdapterSlot | None = None  # also while it is being loaded there
+    pinned: bool = False  # nobody else gets its slot
+    forgotten: bool = False  # no name means it: its slot is cleared after its last sequence
+    idle_since: float = 0.0  # when the last of its sequences ended
+
+
+@dataclass(kw_only=True, slots=True, eq=False)
+class Share:
+    """What one adapter, or the base model, has had of its tenant's service, in virtual tokens."""
+
+    served: float = 0.0
+    live: int = 0
+
+
+@dataclass(kw_only=True, slots=True, eq=False)
 class Account:
     """A tenant's standing. `served` is its virtual tokens divided by its weight: the larger, the more it has had."""
 
@@ -26,10 +64,7 @@ class Account:
     slots: int = 0
     live: int = 0  # sequences that have not ended
     backlog_tokens: float = 0.0  # virtual tokens that its waiting requests are expected to cost
-
-    def charge(self, virtual_tokens: float) -> None:
-        """Add to what it has had."""
-        self.served += virtual_tokens / self.weight
+    shares: dict[bytes, Share] = field(default_factory=dict)  # by adapter digest, of those with live sequences
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
@@ -43,6 +78,8 @@ class RequestState:
     account: Account
     chain_seed: bytes
     stop_tokens: frozenset[int]
+    share: Share = field(default_factory=Share)
+    adapter: Adapter | None = None
     live: int = 0  # choices that have not ended
     has_preempted: bool = False
     rows_told: int = 0  # of the prompt's log-probabilities: those of positions 1 to this
@@ -58,6 +95,11 @@ class RequestState:
     def priority(self) -> int:
         """Its class; 0 is the highest."""
         return self.spec.tenant.top_class
+
+    def charge(self, virtual_tokens: float) -> None:
+        """Add to what its tenant has had, and its adapter among the tenant's."""
+        self.account.served += virtual_tokens / self.account.weight
+        self.share.served += virtual_tokens
 
 
 class Phase(Enum):
@@ -126,6 +168,15 @@ class SequenceState:
             parent = self.hashes[-1] if self.hashes else self.request.chain_seed
             self.hashes.append(next_hash(parent, self.tokens[start : start + BLOCK_SIZE]))
         return self.hashes
+
+    @property
+    def adapter_slot(self) -> int:
+        """Where its adapter is, while the sequence has a slot of its own; -1 for the base model."""
+        adapter = self.request.adapter
+        if adapter is None:
+            return -1
+        assert adapter.slot is not None
+        return adapter.slot.number
 
     def slot_start(self) -> SlotStart:
         """What the runner must know of it."""

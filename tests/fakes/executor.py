@@ -130,7 +130,7 @@ class FakeExecutor:
         slots = [chunk.slot for chunk in plan.chunks]
         assert len(set(slots)) == len(slots), "two chunks of one slot"
         written: set[tuple[int, int]] = set()
-        for slot, start, length in plan.chunks:
+        for slot, start, length, _ in plan.chunks:
             assert length > 0
             state = self._slots[slot]
             for position in range(start, start + length):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from shared.types import AbortReason, TokenRequest
+from shared.types import AbortReason, RejectCode, TokenRequest
 from worker.events import EngineStats, StepOutput
 from worker.plan import Executor, Pending, StepPlan, StepResult
 from worker.scheduler.scheduler import Scheduler
@@ -63,7 +63,7 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """Whether any sequence runs or waits, or a step is in flight."""
-        return bool(self._flights) or self.stats().has_work
+        return bool(self._flights) or self._scheduler.has_work
 
     def step(self) -> StepOutput:
         """Plan and start a step if there is anything to compute; retire the oldest once more are in flight than the executor's depth."""
@@ -117,6 +117,26 @@ class Engine:
         """End all choices of a stream, untold. The output tells of the cache alone."""
         self._scheduler.drop_stream(stream, self._clock())
         return self._scheduler.take_output()
+
+    def adapter_loaded(self, slot: int) -> StepOutput:
+        """A device slot holds what was ordered."""
+        return self._scheduler.adapter_loaded(slot, self._clock())
+
+    def adapter_failed(self, slot: int, code: RejectCode, message: str) -> StepOutput:
+        """What was ordered for a device slot cannot be had; those who wait for it are told."""
+        return self._scheduler.adapter_failed(slot, code, message, self._clock())
+
+    def forget_adapter(self, digest: bytes) -> StepOutput:
+        """No name means it any more; its slot is cleared when nothing uses it."""
+        return self._scheduler.forget_adapter(digest)
+
+    def remember_adapter(self, digest: bytes) -> None:
+        """A name means it again."""
+        self._scheduler.remember_adapter(digest)
+
+    def pin_adapter(self, digest: bytes, pinned: bool) -> None:
+        """Keep its device slot from others, or not any more."""
+        self._scheduler.pin_adapter(digest, pinned)
 
     def flush_cache(self) -> tuple[int, StepOutput]:
         """Forget cached blocks that no sequence uses: their number, and what that changed."""

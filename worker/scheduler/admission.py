@@ -83,6 +83,21 @@ class Admission:
         taken = blocks_for(length) - len(hits.blocks) + hits.idle
         return _Demand(hits=hits, taken=taken, copies=_copies(len(entry.sequences), length))
 
+    def adapter_there(self, entry: Entry) -> bool:
+        """Whether what it runs on is ready on the device, and not to make way for another."""
+        adapter = entry.leader.request.adapter
+        return adapter is None or self._residents.adapters.usable(adapter)
+
+    def place_adapters(self, now: float) -> None:
+        """Give device slots to the adapters of those who wait; preempt who has had one too long while others want it."""
+        adapters = self._residents.adapters
+        adapters.plan(self._queue.wanting(now), now)
+        for adapter in adapters.overdue(now):
+            for seq in [seq for seq in self._residents.running if seq.request.adapter is adapter]:
+                if seq.preemptions < self._config.max_preemptions:
+                    self._lifecycle.preempt(seq, now)
+        adapters.settle()
+
     def allowed(self, entry: Entry, demand: _Demand) -> bool:
         """Whether its tenant's share allows it."""
         blocks = demand.taken + demand.copies
@@ -119,7 +134,7 @@ class Admission:
             seq.cached_tokens = min(cached, seq.prompt_len)
         self._lifecycle.placed(leader.request, cold=2 * cached < leader.prompt_len)
         if not leader.request.spec.resumed:
-            leader.request.account.charge(PROMPT_COST * (len(leader.tokens) - cached))
+            leader.request.charge(PROMPT_COST * (len(leader.tokens) - cached))
 
     def held(self, entry: Entry, shortage: Shortage) -> bool:
         """Whether it was preempted before, and lacks no more than the headroom. Whoever came after it must not take its place meanwhile."""
@@ -158,6 +173,8 @@ class _Offers:
         if self._builder.budget <= 0 or (self._admitted and not self._builder.has_place(0)):
             return Verdict.STOP
         if entry.leader.unknown:  # its last token is still in flight
+            return Verdict.PASSED
+        if not self._admission.adapter_there(entry):
             return Verdict.PASSED
         demand = self._admission.demand(entry)
         if not self._admission.allowed(entry, demand):

@@ -107,7 +107,7 @@ class StepBuilder:
         """Compute the next `length` positions, and sample where that is all there is to compute."""
         self._tell(seq)
         chunk = len(self._chunks)
-        self._chunks.append(Chunk(seq.slot, seq.scheduled, length))
+        self._chunks.append(Chunk(seq.slot, seq.scheduled, length, seq.adapter_slot))
         self.budget -= length
         self.shape = self.shape.plus(seq.scheduled, length)
         if seq.request.rows_missing:

@@ -29,6 +29,11 @@ class SchedulerConfig:
     )  # what steps that decode and prefill stay under; None: by the decodes' own time
     least_itl_s: float = 0.025  # the least that None comes to
     first_output_tokens: float = 64.0
+    max_adapters: int = 0  # device slots, and so the most different adapters in a step; 0: adapters are not served
+    adapter_wait_s: float = (
+        1.0  # after which an adapter without a slot reserves one, and after that again, has it vacated
+    )
+    adapter_slice_s: float = 0.5  # for which an adapter has its slot before another may reserve it
 
     def __post_init__(self) -> None:
         for name in (
@@ -41,7 +46,16 @@ class SchedulerConfig:
         ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1")
-        for name in ("depth", "max_preemptions", "prefill_floor", "target_wait_s", "starve_s"):
+        for name in (
+            "depth",
+            "max_preemptions",
+            "prefill_floor",
+            "target_wait_s",
+            "starve_s",
+            "max_adapters",
+            "adapter_wait_s",
+            "adapter_slice_s",
+        ):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative")
         if self.target_itl_s is not None and not self.target_itl_s > 0:

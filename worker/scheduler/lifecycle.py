@@ -13,7 +13,7 @@ from worker.scheduler.queue import Entry, WaitingQueue
 from worker.scheduler.registry import Registry
 from worker.scheduler.residents import Residents
 from worker.scheduler.validate import longest, refusal
-from worker.sequence import Phase, RequestState, SequenceState
+from worker.sequence import Adapter, Phase, RequestState, SequenceState
 
 RETRY_MS = (100, 30_000)  # the bounds of what an overloaded worker advises
 
@@ -59,7 +59,9 @@ class Lifecycle:
             self._outbox.rejected(stream, refused)
             return
         request = self._request(stream, spec, now)
-        self._accounts.enter(request.account, spec.tenant, len(spec.choices))
+        self._accounts.enter(request)
+        if request.adapter is not None:
+            self._residents.adapters.enter(request.adapter, request.live)
         self._registry.watch(request)
         self._queue_choices(request, now)
         if self.backlog.overfull:
@@ -67,6 +69,7 @@ class Lifecycle:
 
     def _request(self, stream: int, spec: TokenRequest, now: float) -> RequestState:
         self._order += 1
+        digest = spec.adapter_digest
         eos = () if spec.sampling.ignore_eos else self._config.eos_token_ids
         return RequestState(
             stream=stream,
@@ -74,7 +77,10 @@ class Lifecycle:
             order=self._order,
             deadline=None if spec.remaining_ms is None else now + spec.remaining_ms / 1000,
             account=self._accounts.get(spec.tenant),
-            chain_seed=chain_seed(model_revision=self._config.model_revision, salt=spec.tenant.salt),
+            chain_seed=chain_seed(
+                model_revision=self._config.model_revision, adapter_digest=digest, salt=spec.tenant.salt
+            ),
+            adapter=self._residents.adapters.get(digest) if digest else None,
             stop_tokens=frozenset((*eos, *spec.sampling.stop_token_ids)),
             live=len(spec.choices),
         )
@@ -137,6 +143,19 @@ class Lifecycle:
             self._unlink(seq)
         self._outbox.rejected(request.stream, rejected)
 
+    def refuse_adapter(self, adapter: Adapter, code: RejectCode, message: str) -> None:
+        """All of its sequences end: the adapter cannot be had. Requests of which no choice ever had a place are given back as rejected."""
+        found = {seq.request for seq in self._registry.all() if seq.request.adapter is adapter}
+        for request in sorted(found, key=lambda one: one.order):
+            sequences = [self._registry.find(request.stream, choice.handle) for choice in request.spec.choices]
+            live = [seq for seq in sequences if seq is not None and seq.request is request]
+            if len(live) < len(sequences) or any(seq.cached_tokens is not None for seq in live):
+                self.end_request(request, End(FinishReason.ERROR, message=message))
+                continue
+            for seq in live:
+                self._unlink(seq)
+            self._outbox.rejected(request.stream, Rejected(seq=request.spec.seq, code=code, message=message))
+
     def placed(self, request: RequestState, *, cold: bool) -> None:
         """A choice of it has been admitted: it is not in the backlog any more. `cold`: most of its prompt is to be computed."""
         self.backlog.remove(request)
@@ -190,4 +209,6 @@ class Lifecycle:
         request.live -= 1
         if request.live == 0:
             self.backlog.remove(request)
-        self._accounts.leave(request.account)
+        self._accounts.leave(request)
+        if request.adapter is not None:
+            self._residents.adapters.leave(request.adapter)

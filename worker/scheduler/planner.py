@@ -34,6 +34,7 @@ class Planner:
 
     def fill(self, builder: StepBuilder, now: float) -> None:
         """Plan one step. Where all that it could have computed was preempted for someone who waits, that one is admitted at once."""
+        self._admission.place_adapters(now)
         while True:
             preempted = self._lifecycle.preemptions
             self._fill(builder, now)

@@ -1,7 +1,8 @@
 """Who waits, in the order in which they are offered a place.
 
-Each tenant has a lane per class. In a lane, what was preempted comes first, by age, then what is new, by arrival. Lanes take turns: the
-highest class first, then the tenant that has had least, then the oldest head. A head rises one class for each `starve_s` it has waited.
+Each tenant has a lane per class and adapter. In a lane, what was preempted comes first, by age, then what is new, by arrival. Lanes take
+turns: the highest class first, then the tenant that has had least, then its adapter that has, then the oldest head. A head rises one
+class for each `starve_s` it has waited.
 """
 
 import heapq
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from itertools import islice
 
-from worker.sequence import Account, Phase, SequenceState
+from worker.sequence import Account, Adapter, Phase, SequenceState
 
 LOOKAHEAD = 8  # entries of a lane that are offered a place when its head finds none
 
@@ -53,8 +54,17 @@ class Entry:
         """Its tenant's."""
         return self.leader.request.account
 
+    @property
+    def lane(self) -> tuple[str, int, bytes]:
+        """Names where it waits."""
+        return (self.account.tenant_id, self.priority, self.leader.request.spec.adapter_digest)
 
-Key = tuple[int, float, tuple[int, int]]
+
+Key = tuple[int, float, float, tuple[int, int]]
+
+
+def _lacks_slot(adapter: Adapter | None) -> bool:
+    return adapter is not None and adapter.slot is None
 
 
 def _age(entry: Entry) -> tuple[int, int]:
@@ -79,7 +89,7 @@ class WaitingQueue:
 
     def __init__(self, *, starve_s: float) -> None:
         self._starve_s = starve_s
-        self._lanes: dict[tuple[str, int], _Lane] = {}  # none empty
+        self._lanes: dict[tuple[str, int, bytes], _Lane] = {}  # none empty
         self._entries: dict[SequenceState, Entry] = {}
         self._uncached = 0
 
@@ -94,7 +104,7 @@ class WaitingQueue:
 
     def push(self, entry: Entry) -> None:
         """A new one at the end of its lane; a preempted one before all new ones, where its age puts it."""
-        lane = self._lanes.setdefault((entry.account.tenant_id, entry.priority), _Lane())
+        lane = self._lanes.setdefault(entry.lane, _Lane())
         if entry.again:
             insort(lane.again, entry, key=_age)
         else:
@@ -108,7 +118,7 @@ class WaitingQueue:
         """It waits no more."""
         for seq in entry.sequences:
             del self._entries[seq]
-        self._unlink(entry, (entry.account.tenant_id, entry.priority))
+        self._unlink(entry, entry.lane)
 
     def drop(self, seq: SequenceState) -> None:
         """One sequence waits no more; the others of its entry still do."""
@@ -119,7 +129,7 @@ class WaitingQueue:
         del self._entries[seq]
         entry.sequences.remove(seq)
 
-    def _unlink(self, entry: Entry, key: tuple[str, int]) -> None:
+    def _unlink(self, entry: Entry, key: tuple[str, int, bytes]) -> None:
         lane = self._lanes[key]
         if entry.again:
             lane.again.remove(entry)
@@ -146,6 +156,16 @@ class WaitingQueue:
             if verdict is Verdict.ADMITTED and (lane.again or lane.fresh):
                 heapq.heappush(order, (self._key(lane, now), number, lane))
 
+    def wanting(self, now: float) -> list[tuple[Adapter, float]]:
+        """Adapters that are in no slot and not on their way to one, in the order of their lanes, with when the head of that came."""
+        wanting = [lane for lane in self._lanes.values() if _lacks_slot(lane.head().leader.request.adapter)]
+        found: dict[Adapter, float] = {}
+        for head in (lane.head() for lane in sorted(wanting, key=lambda lane: self._key(lane, now))):
+            adapter = head.leader.request.adapter
+            assert adapter is not None
+            found[adapter] = min(head.since, found.get(adapter, head.since))
+        return list(found.items())
+
     @staticmethod
     def _offer_lane(lane: _Lane, place: Callable[[Entry], Verdict], most: int) -> Verdict:
         for entry in list(islice(lane, most)):
@@ -157,7 +177,7 @@ class WaitingQueue:
     def _key(self, lane: _Lane, now: float) -> Key:
         head = lane.head()
         risen = int((now - head.since) / self._starve_s) if self._starve_s else 0
-        return (max(0, head.priority - risen), head.account.served, _age(head))
+        return (max(0, head.priority - risen), head.account.served, head.leader.request.share.served, _age(head))
 
     def check_integrity(self, waiting: list[SequenceState]) -> None:
         """`waiting` are the live sequences that wait. Raises AssertionError."""
@@ -166,7 +186,7 @@ class WaitingQueue:
         assert len(listed) == len(set(listed)), "queue: a sequence waits twice"
         assert set(listed) == set(waiting) == set(self._entries), "queue: not exactly those wait who should"
         assert all(lane.again or lane.fresh for lane in self._lanes.values()), "queue: an empty lane"
-        assert all(entry in self._lanes[entry.account.tenant_id, entry.priority] for entry in entries), "queue: lane"
+        assert all(entry in self._lanes[entry.lane] for entry in entries), "queue: lane"
         assert self._uncached == sum(entry.uncached for entry in entries), "queue: the sum of uncached tokens is off"
         for lane in self._lanes.values():
             assert lane.again == sorted(lane.again, key=_age), "queue: preempted entries are not in order"

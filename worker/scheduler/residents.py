@@ -7,6 +7,8 @@ from collections import Counter
 
 from shared.hashing import BLOCK_SIZE
 from worker.kvcache.cache import Hits, KvCache
+from worker.scheduler.adapters import Adapters, SlotLoader
+from worker.scheduler.config import SchedulerConfig
 from worker.scheduler.slots import SlotPool
 from worker.sequence import Phase, SequenceState
 
@@ -14,9 +16,10 @@ from worker.sequence import Phase, SequenceState
 class Residents:
     """`running` is ordered by admission; a FORKING sequence is not in it, but among its leader's children."""
 
-    def __init__(self, *, cache: KvCache, max_running: int) -> None:
+    def __init__(self, *, cache: KvCache, config: SchedulerConfig, loader: SlotLoader | None) -> None:
         self.cache = cache
-        self.slots = SlotPool(max_running)
+        self.slots = SlotPool(config.max_running)
+        self.adapters = Adapters(config, loader, lambda: self.retired)
         self.running: dict[SequenceState, None] = {}
         self.retired = -1  # the last step that did
 
@@ -38,6 +41,8 @@ class Residents:
         for seq in sequences:
             seq.slot = self.slots.take()
             seq.request.account.slots += 1
+            if seq.request.adapter is not None:
+                self.adapters.attach(seq.request.adapter)
             seq.phase = Phase.FORKING
         for child in children:
             child.leader = leader
@@ -102,6 +107,8 @@ class Residents:
             seq.table = None
         self.slots.release(seq.slot, until)
         seq.request.account.slots -= 1
+        if seq.request.adapter is not None:
+            self.adapters.detach(seq.request.adapter, seq.last_step)
         seq.slot, seq.started = -1, False
         seq.computed = seq.scheduled = 0
         seq.incarnation += 1

@@ -78,7 +78,7 @@ class Retirement:
             self._lifecycle.end(seq, _failed(error))
             return
         seq.tokens.append(token)
-        seq.request.account.charge(OUTPUT_COST)
+        seq.request.charge(OUTPUT_COST)
         rows = () if logprobs is None else (logprobs,)
         delta = TokenDelta(handle=seq.choice.handle, tokens=(token,), logprobs=rows)
         self._outbox.delta(seq.request.stream, delta)

@@ -7,10 +7,11 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 
-from shared.types import AbortReason, FinishReason, TokenRequest
+from shared.types import AbortReason, FinishReason, RejectCode, TokenRequest
 from worker.events import EngineStats, StepOutput
 from worker.kvcache.cache import KvCache
 from worker.plan import StepPlan, StepResult
+from worker.scheduler.adapters import SlotLoader
 from worker.scheduler.admission import Admission
 from worker.scheduler.builder import Flight, StepBuilder
 from worker.scheduler.config import SchedulerConfig
@@ -49,6 +50,7 @@ class Scheduler:
         *,
         started_at: float | None = None,
         times: StepTimes | None = None,
+        loader: SlotLoader | None = None,
     ) -> None:
         self._config = config
         self._registry = Registry()
@@ -56,7 +58,7 @@ class Scheduler:
         self._accounts = Accounts()
         self._queue = WaitingQueue(starve_s=config.starve_s)
         self._cache = KvCache(num_blocks, prefix_cache=config.prefix_cache)
-        self._residents = Residents(cache=self._cache, max_running=config.max_running)
+        self._residents = Residents(cache=self._cache, config=config, loader=loader)
         self._times = StepTimes() if times is None else times
         self._guard = Guard(self._times, config)
         self._estimates = Estimates(
@@ -174,11 +176,38 @@ class Scheduler:
         return self._flights[0]
 
     def _expire(self, now: float) -> None:
+        self._residents.adapters.now = now
         for seq in reversed(self._registry.expired(now)):
             self._lifecycle.end(seq, End(FinishReason.DEADLINE))
 
+    def adapter_loaded(self, slot: int, now: float) -> StepOutput:
+        """The loader has brought what was ordered into the device slot."""
+        self._expire(now)
+        self._residents.adapters.loaded(slot, now)
+        return self.take_output()
+
+    def adapter_failed(self, slot: int, code: RejectCode, message: str, now: float) -> StepOutput:
+        """The loader cannot bring what was ordered: whoever waits for it is told."""
+        self._expire(now)
+        self._lifecycle.refuse_adapter(self._residents.adapters.failed(slot), code, message)
+        return self.take_output()
+
+    def forget_adapter(self, digest: bytes) -> StepOutput:
+        """No name means it any more: its device slot is cleared when nothing that is here now uses it."""
+        self._residents.adapters.forget(digest)
+        return self.take_output()
+
+    def remember_adapter(self, digest: bytes) -> None:
+        """A name means it again."""
+        self._residents.adapters.remember(digest)
+
+    def pin_adapter(self, digest: bytes, pinned: bool) -> None:
+        """Keep its device slot from others when it has one, or not any more."""
+        self._residents.adapters.pin(digest, pinned)
+
     def take_output(self) -> StepOutput:
         """All that there is to tell and has not been told."""
+        self._residents.adapters.sweep()
         return self._outbox.take(self._cache.take_changes())
 
     def flush_cache(self) -> int:
@@ -211,6 +240,7 @@ class Scheduler:
             sequence_s=self._times.sequence_s(self._config.max_running),
             context_token_s=self._times.context_token_s,
             cold_admissions=self._lifecycle.cold_admissions,
+            adapters=self._residents.adapters.stats(),
         )
 
     def available_blocks(self) -> Iterable[int]:
@@ -221,6 +251,7 @@ class Scheduler:
         """Raises AssertionError naming the invariant that does not hold. Costs O(everything): for tests, and when idle."""
         live = self._registry.all()
         self._residents.check_integrity()
+        self._residents.adapters.check_integrity(live)
         self._queue.check_integrity([seq for seq in live if seq.phase is Phase.WAITING])
         self._lifecycle.backlog.check_integrity()
         places = sum(1 for seq in live if seq.phase in (Phase.FORKING, Phase.RUNNING))

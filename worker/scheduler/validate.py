@@ -141,7 +141,7 @@ def refusal(
     spec: TokenRequest, *, stream: int, registry: Registry, config: SchedulerConfig, num_blocks: int
 ) -> Rejected | None:
     """Why the request can never run here, or None."""
-    if spec.adapter_digest:
+    if spec.adapter_digest and not config.max_adapters:
         message = "this worker serves no adapters"
         return Rejected(seq=spec.seq, code=RejectCode.ADAPTER_VERSION_UNAVAILABLE, message=message)
     for param, message in _faults(spec, stream, registry, config):
