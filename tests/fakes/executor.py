@@ -2,9 +2,12 @@
 
 The KV at a position is a mix of its token with the KV before it, and a sampled token is a hash of all KV that its row can see. So any wrong
 table, copy, chunk, cached block or replay changes tokens, or reads what was never written. `alone` gives what must come out.
+
+An adapter changes what position 0's KV is mixed with, and so everything behind it. A `FakeDevice` holds which one is in which slot.
 """
 
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -18,6 +21,47 @@ NOT_FINITE = RowError(message="logits are not finite")
 
 def _mix(before: int, token: int) -> int:
     return (before * 6364136223846793005 + token * 2654435761 + 1442695040888963407) & MASK
+
+
+def seed_of(adapter: bytes) -> int:
+    """What stands before position 0; 0 for the base model."""
+    return int.from_bytes(adapter[:7], "little")
+
+
+class FakeDevice:
+    """Slots for adapters, and the orders for them that wait to be done. Contents are digests; None while nothing is there."""
+
+    def __init__(self, in_flight: Callable[[], set[int]] = set) -> None:
+        self.contents: dict[int, bytes | None] = {}
+        self.orders: deque[tuple[int, bytes]] = deque()
+        self.cleared: list[int] = []
+        self.in_flight = in_flight
+
+    def install(self, slot: int, digest: bytes) -> None:
+        self._overwrite(slot)
+        self.orders.append((slot, digest))
+
+    def clear(self, slot: int) -> None:
+        self._overwrite(slot)
+        self.cleared.append(slot)
+
+    def _overwrite(self, slot: int) -> None:
+        assert slot not in self.in_flight(), f"adapter slot {slot} changes while a step in flight names it"
+        assert all(slot != other for other, _ in self.orders), f"adapter slot {slot} changes while it is being loaded"
+        self.contents[slot] = None
+
+    def done(self, number: int = 0) -> int:
+        """One of the orders has been carried out; its slot."""
+        slot, digest = self.orders[number]
+        del self.orders[number]
+        self.contents[slot] = digest
+        return slot
+
+    def failed(self, number: int = 0) -> int:
+        """One of the orders could not be."""
+        slot, _ = self.orders[number]
+        del self.orders[number]
+        return slot
 
 
 def _draw(kv: Sequence[int], sampling: Sampling, choice: int, output: int, vocab: int, eos: Sequence[int]) -> int:
@@ -37,9 +81,10 @@ def alone(
     vocab: int,
     eos: Sequence[int] = (),
     limit: int,
+    adapter: bytes = b"",
 ) -> list[int]:
     """All outputs of a choice that runs by itself, those given included; `limit` is the longest sequence, prompt included."""
-    tokens, kv = [*prompt, *given], [0]
+    tokens, kv = [*prompt, *given], [seed_of(adapter)]
     stops = {*sampling.stop_token_ids, *(() if sampling.ignore_eos else eos)}
     for token in tokens:
         kv.append(_mix(kv[-1], token))
@@ -52,9 +97,9 @@ def alone(
         kv.append(_mix(kv[-1], tokens[-1]))
 
 
-def scored(prompt: Sequence[int]) -> list[TokenLogprobs]:
+def scored(prompt: Sequence[int], adapter: bytes = b"") -> list[TokenLogprobs]:
     """The rows that a prompt must get: one for each of its tokens but the first."""
-    kv, rows = 0, []
+    kv, rows = seed_of(adapter), []
     for before, token in pairwise(prompt):
         kv = _mix(kv, before)
         rows.append(_row(kv, token))
@@ -104,6 +149,9 @@ class FakeExecutor:
         self._kv: list[list[int | None]] = [[None] * BLOCK for _ in range(num_blocks)]
         self._slots: dict[int, _Slot] = {}
         self._named: dict[int, tuple[set[int], set[int]]] = {}  # step -> blocks, slots
+        self._adapters: dict[int, set[int]] = {}  # step -> adapter slots
+        self.device = FakeDevice(self.adapters_in_flight)
+        self.most_adapters = 0  # different ones in a step, so far
 
     def execute(self, plan: StepPlan) -> FakePending:
         self.plans.append(plan)
@@ -115,6 +163,9 @@ class FakeExecutor:
         for block, content in [(copy.target, list(self._kv[copy.source])) for copy in plan.copies]:
             self._kv[block] = content
         self._compute(plan)
+        adapters = {chunk.adapter for chunk in plan.chunks} - {-1}
+        self.most_adapters = max(self.most_adapters, len(adapters))
+        self._adapters[plan.step] = adapters
         tokens = [self._sample(plan.chunks[row.chunk], row) for row in plan.samples]
         self._named[plan.step] = (set(self._blocks(plan)), set(self._touched(plan)))
         return FakePending(executor=self, plan=plan, outcome=self._result(plan, tokens))
@@ -130,15 +181,22 @@ class FakeExecutor:
         slots = [chunk.slot for chunk in plan.chunks]
         assert len(set(slots)) == len(slots), "two chunks of one slot"
         written: set[tuple[int, int]] = set()
-        for slot, start, length, _ in plan.chunks:
+        for slot, start, length, adapter in plan.chunks:
             assert length > 0
             state = self._slots[slot]
             for position in range(start, start + length):
-                before = self._read(state, position - 1) if position else 0
+                before = self._read(state, position - 1) if position else seed_of(self._adapter(adapter))
                 place = self._place(state, position)
                 assert place not in written, f"two slots write {place} in one step"
                 written.add(place)
                 self._kv[place[0]][place[1]] = _mix(before, state.tokens[position])
+
+    def _adapter(self, slot: int) -> bytes:
+        if slot < 0:
+            return b""
+        digest = self.device.contents[slot]
+        assert digest is not None, f"a step names adapter slot {slot}, where nothing is"
+        return digest
 
     @staticmethod
     def _place(state: _Slot, position: int) -> tuple[int, int]:
@@ -196,6 +254,11 @@ class FakeExecutor:
     def retired(self, step: int) -> None:
         """The step's result has been taken."""
         self._named.pop(step, None)
+        self._adapters.pop(step, None)
+
+    def adapters_in_flight(self) -> set[int]:
+        """Adapter slots that steps name whose result has not been taken."""
+        return {slot for slots in self._adapters.values() for slot in slots}
 
     def blocks_in_flight(self) -> set[int]:
         """Blocks that steps name whose result has not been taken."""

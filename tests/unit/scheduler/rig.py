@@ -11,6 +11,7 @@ from shared.types import (
     Finished,
     FinishReason,
     PromptLogprobs,
+    RejectCode,
     Rejected,
     Sampling,
     Tenant,
@@ -62,10 +63,11 @@ class Rig:
         **changes: Any,
     ) -> None:
         self.config = config(depth=depth, **changes)
-        self.scheduler = Scheduler(self.config, num_blocks, started_at=0.0, times=times)
         self.executor = FakeExecutor(
             num_blocks=num_blocks, slots=self.config.max_running, vocab_size=VOCAB, eos=EOS, depth=depth
         )
+        self.device = self.executor.device
+        self.scheduler = Scheduler(self.config, num_blocks, started_at=0.0, times=times, loader=self.device)
         self.num_blocks = num_blocks
         self.depth = depth
         self.now = 0.0
@@ -92,6 +94,7 @@ class Rig:
         outputs: Sequence[Sequence[int]] | None = None,
         tenant: Tenant = OPEN_TENANT,
         remaining_ms: int | None = None,
+        adapter: bytes = b"",
         **options: Any,
     ) -> TokenRequest:
         self._seq += 1
@@ -109,6 +112,7 @@ class Rig:
             sampling=sampling(**options),
             resumed=outputs is not None,
             remaining_ms=remaining_ms,
+            adapter_digest=adapter,
         )
 
     def submit(self, prompt: Sequence[int], *, stream: int = 1, **options: Any) -> list[Key]:
@@ -145,7 +149,16 @@ class Rig:
         if len(self.pending) > (self.depth if plan is not None else 0):
             self.retire()
             return True
-        return plan is not None
+        return plan is not None or bool(self.device.orders)
+
+    def load(self, number: int = 0) -> None:
+        """An adapter has come into its slot."""
+        self.take(self.scheduler.adapter_loaded(self.device.done(number), self.now))
+
+    def fail_load(self, number: int = 0) -> None:
+        """An adapter cannot be had."""
+        slot = self.device.failed(number)
+        self.take(self.scheduler.adapter_failed(slot, RejectCode.ADAPTER_INVALID, "broken", self.now))
 
     def retire(self) -> None:
         plan, pending = self.pending.popleft()
@@ -160,6 +173,8 @@ class Rig:
     def run(self, most: int = 5000) -> None:
         """To the end of all work."""
         for _ in range(most):
+            while self.device.orders:
+                self.load()
             if not self.step():
                 return
         raise AssertionError(f"not done after {most} steps")
@@ -204,6 +219,7 @@ class Rig:
         reusable = set(self.scheduler.available_blocks()) & self.executor.blocks_in_flight()
         assert not reusable, f"blocks {sorted(reusable)} are available, and steps in flight name them"
         assert self.known == set(self.scheduler.published())
+        assert self.executor.most_adapters <= self.config.max_adapters
 
     def expected(self, key: Key) -> list[int]:
         """What the choice gives when it runs alone, without the outputs it was given."""
@@ -216,6 +232,7 @@ class Rig:
             vocab=VOCAB,
             eos=EOS,
             limit=self.config.max_model_len,
+            adapter=request.adapter_digest,
         )
         return every[len(choice.output_tokens) :]
 
@@ -233,7 +250,9 @@ class Rig:
         """Its prompt has every row that it asked for, and none where it asked for none."""
         request = self.requests[key][0]
         asked = request.sampling.prompt_logprobs is not None and not request.resumed
-        assert self.prompts.get(request.seq, []) == (scored(request.prompt_tokens) if asked else [])
+        assert self.prompts.get(request.seq, []) == (
+            scored(request.prompt_tokens, request.adapter_digest) if asked else []
+        )
 
     def assert_whole(self) -> None:
         """Nothing runs or waits, and every block and slot is there."""

@@ -18,6 +18,7 @@ TENANTS = (
     Tenant(id="c", salt=b"c", top_class=1),
     Tenant(id="d", salt=b"a", top_class=2),
 )
+ADAPTERS = tuple(bytes([number]) * 32 for number in range(1, 6))
 STEMS = tuple(tuple((7 * stem + 3 * position) % 48 for position in range(80)) for stem in range(3))
 
 
@@ -31,7 +32,7 @@ def prompts(draw: st.DrawFn) -> tuple[int, ...]:
 
 
 class SchedulerMachine(RuleBasedStateMachine):
-    """Requests of several tenants on two streams, against a tiny pool."""
+    """Requests of several tenants on two streams, on the base model and more adapters than there are slots for, against a tiny pool."""
 
     rig: Rig
 
@@ -45,6 +46,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         prefix_cache=st.booleans(),
         target_wait_s=st.sampled_from([0.0, 0.05, 10.0]),
         max_preemptions=st.integers(0, 3),
+        max_adapters=st.integers(0, 3),
+        adapter_wait_s=st.sampled_from([0.0, 0.1, 5.0]),
+        adapter_slice_s=st.sampled_from([0.0, 0.1]),
     )
     def start(self, **settings: object) -> None:
         self.rig = Rig(max_model_len=120, max_waiting_per_tenant=8, starve_s=0.5, **settings)  # type: ignore[arg-type]
@@ -62,8 +66,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         remaining_ms=st.sampled_from([None, None, None, 0, 40, 300]),
         logprobs=st.sampled_from([None, 0]),
         prompt_logprobs=st.sampled_from([None, None, 0]),
+        adapter=st.sampled_from([b"", *ADAPTERS]),
     )
     def submit(self, prompt: tuple[int, ...], stream: int, **options: object) -> None:
+        if not self.rig.config.max_adapters:
+            options["adapter"] = b""
         if stream in self.rig.dropped:
             stream = 3
         options["min_tokens"] = min(options["min_tokens"], options["max_tokens"])  # type: ignore[type-var]
@@ -103,6 +110,27 @@ class SchedulerMachine(RuleBasedStateMachine):
             if not busy:
                 assert not self._live(), "nothing is planned or in flight, and something lives"
 
+    @precondition(lambda self: self.rig.device.orders)
+    @rule(data=st.data(), breaks=st.sampled_from([False, False, False, True]))
+    def load(self, data: st.DataObject, breaks: bool) -> None:
+        """The loader is done with one, in whatever order."""
+        number = data.draw(st.integers(0, len(self.rig.device.orders) - 1))
+        if breaks:
+            self.rig.fail_load(number)
+        else:
+            self.rig.load(number)
+
+    @rule(adapter=st.sampled_from(ADAPTERS), order=st.sampled_from(["forget", "remember", "pin", "unpin"]))
+    def order(self, adapter: bytes, order: str) -> None:
+        """From outside. Of two slots one may be pinned."""
+        scheduler = self.rig.scheduler
+        if order == "forget":
+            self.rig.take(scheduler.forget_adapter(adapter))
+        elif order == "remember":
+            scheduler.remember_adapter(adapter)
+        elif adapter == ADAPTERS[0] and self.rig.config.max_adapters > 1:
+            scheduler.pin_adapter(adapter, order == "pin")
+
     @rule()
     def flush(self) -> None:
         self.rig.scheduler.flush_cache()
@@ -140,8 +168,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             if finished is None:
                 assert tokens == self.rig.expected(key)[: len(tokens)]
         for seq, rows in self.rig.prompts.items():
-            prompt = next(request.prompt_tokens for request, _ in self.rig.requests.values() if request.seq == seq)
-            assert rows == scored(prompt)[: len(rows)]
+            request = next(request for request, _ in self.rig.requests.values() if request.seq == seq)
+            assert rows == scored(request.prompt_tokens, request.adapter_digest)[: len(rows)]
 
     def teardown(self) -> None:
         if not hasattr(self, "rig"):
