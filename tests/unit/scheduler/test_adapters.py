@@ -66,7 +66,7 @@ def test_a_load_begins_when_a_request_is_queued_though_nothing_can_be_admitted()
 
 @DEPTHS
 def test_c8_a_step_never_names_more_adapters_than_there_are_slots(depth):
-    r = rig(depth=depth, max_running=16, num_blocks=24)
+    r = rig(depth=depth, max_running=16, num_blocks=12)
     keys = [key for adapter in (A, B, C, D, b"") * 4 for key in r.submit(PROMPT, adapter=adapter, max_tokens=30)]
     for key in keys[3::7]:
         r.step()
