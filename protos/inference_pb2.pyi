@@ -317,6 +317,8 @@ class GenerateRequest(_message.Message):
     WHOLE_FIELD_NUMBER: _builtins.int
     ECHO_FIELD_NUMBER: _builtins.int
     TRUNCATE_PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
+    CACHE_SALT_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Chosen by the caller for its logs; made unique inside. In a Session, it names the request's chunks."""
     model: _builtins.str
@@ -332,6 +334,10 @@ class GenerateRequest(_message.Message):
     """Each choice's text begins with the prompt's; default false. With `logprobs`, those of the prompt come as prompt_logprobs."""
     truncate_prompt_tokens: _builtins.int
     """Keep only so many of the prompt's tokens, the last ones."""
+    cache_salt: _builtins.str
+    """What is cached under it is found under it alone, and by the same tenant alone. At most 256 characters."""
+    priority: _builtins.int
+    """A class, 0 being the highest; bounded by the class of the tenant, which is its default."""
     @_builtins.property
     def prompt_tokens(self) -> Global___TokenIds: ...
     @_builtins.property
@@ -352,13 +358,17 @@ class GenerateRequest(_message.Message):
         whole: _builtins.bool | None = ...,
         echo: _builtins.bool = ...,
         truncate_prompt_tokens: _builtins.int | None = ...,
+        cache_salt: _builtins.str = ...,
+        priority: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_n", b"_n", "_return_tokens", b"_return_tokens", "_truncate_prompt_tokens", b"_truncate_prompt_tokens", "_whole", b"_whole", "chat", b"chat", "input", b"input", "n", b"n", "prompt", b"prompt", "prompt_tokens", b"prompt_tokens", "return_tokens", b"return_tokens", "sampling", b"sampling", "truncate_prompt_tokens", b"truncate_prompt_tokens", "whole", b"whole"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_n", b"_n", "_priority", b"_priority", "_return_tokens", b"_return_tokens", "_truncate_prompt_tokens", b"_truncate_prompt_tokens", "_whole", b"_whole", "chat", b"chat", "input", b"input", "n", b"n", "priority", b"priority", "prompt", b"prompt", "prompt_tokens", b"prompt_tokens", "return_tokens", b"return_tokens", "sampling", b"sampling", "truncate_prompt_tokens", b"truncate_prompt_tokens", "whole", b"whole"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_n", b"_n", "_return_tokens", b"_return_tokens", "_truncate_prompt_tokens", b"_truncate_prompt_tokens", "_whole", b"_whole", "chat", b"chat", "echo", b"echo", "input", b"input", "model", b"model", "n", b"n", "prompt", b"prompt", "prompt_tokens", b"prompt_tokens", "request_id", b"request_id", "return_tokens", b"return_tokens", "sampling", b"sampling", "truncate_prompt_tokens", b"truncate_prompt_tokens", "whole", b"whole"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_n", b"_n", "_priority", b"_priority", "_return_tokens", b"_return_tokens", "_truncate_prompt_tokens", b"_truncate_prompt_tokens", "_whole", b"_whole", "cache_salt", b"cache_salt", "chat", b"chat", "echo", b"echo", "input", b"input", "model", b"model", "n", b"n", "priority", b"priority", "prompt", b"prompt", "prompt_tokens", b"prompt_tokens", "request_id", b"request_id", "return_tokens", b"return_tokens", "sampling", b"sampling", "truncate_prompt_tokens", b"truncate_prompt_tokens", "whole", b"whole"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__n: _TypeAlias = _typing.Literal["n"]  # noqa: Y015
     _WhichOneofArgType__n: _TypeAlias = _typing.Literal["_n", b"_n"]  # noqa: Y015
+    _WhichOneofReturnType__priority: _TypeAlias = _typing.Literal["priority"]  # noqa: Y015
+    _WhichOneofArgType__priority: _TypeAlias = _typing.Literal["_priority", b"_priority"]  # noqa: Y015
     _WhichOneofReturnType__return_tokens: _TypeAlias = _typing.Literal["return_tokens"]  # noqa: Y015
     _WhichOneofArgType__return_tokens: _TypeAlias = _typing.Literal["_return_tokens", b"_return_tokens"]  # noqa: Y015
     _WhichOneofReturnType__truncate_prompt_tokens: _TypeAlias = _typing.Literal["truncate_prompt_tokens"]  # noqa: Y015
@@ -369,6 +379,8 @@ class GenerateRequest(_message.Message):
     _WhichOneofArgType_input: _TypeAlias = _typing.Literal["input", b"input"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__n) -> _WhichOneofReturnType__n | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__priority) -> _WhichOneofReturnType__priority | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__return_tokens) -> _WhichOneofReturnType__return_tokens | None: ...
     @_typing.overload

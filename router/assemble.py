@@ -14,6 +14,8 @@ from router.dispatch.settings import DispatchSettings
 from router.fleet.fleet import Fleet
 from router.fleet.settings import LinkSettings
 from router.fleet.tokenizers import default_cache
+from router.tenancy.admission import Admission, OpenAdmission
+from router.tenancy.metrics import TenantMetrics
 
 
 async def start_service(
@@ -23,11 +25,13 @@ async def start_service(
     dispatch: DispatchSettings | None = None,
     link: LinkSettings | None = None,
     cache: Path | None = None,
+    admission: Admission | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> RouterService:
     """A service over the workers at `targets` (host:port), which may come and go. Close it with `aclose`.
 
-    `cache` is where tokenizers are kept (by default $OCTAVO_CACHE/tokenizers). Must be called in the loop that serves.
+    `admission` lets requests in (by default all). `cache` is where tokenizers are kept (by default $OCTAVO_CACHE/tokenizers). To be called
+    in the loop that serves.
     """
     settings = dispatch or DispatchSettings()
     metrics = router_metrics.build(registry)
@@ -40,4 +44,12 @@ async def start_service(
     )
     dispatcher = Dispatcher(fleet, settings=settings, metrics=metrics, clock=clock)
     fleet.start(dispatcher.pump)
-    return RouterService(fleet, dispatcher, settings=settings, metrics=metrics, clock=clock)
+    return RouterService(
+        fleet,
+        dispatcher,
+        settings=settings,
+        metrics=metrics,
+        clock=clock,
+        admission=admission or OpenAdmission(),
+        tenants=TenantMetrics(registry),
+    )

@@ -4,8 +4,11 @@ A value that can never be right raises InvalidRequest naming the parameter, by t
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from router.tenancy import salts
+from router.tenancy.caller import OPEN_CALLER, Caller
+from router.tenancy.records import CLASSES
 from shared.errors import InvalidRequest
 from shared.limits import (
     MAX_ALLOWED,
@@ -19,12 +22,13 @@ from shared.limits import (
     MAX_REPETITION,
     MIN_REPETITION,
 )
-from shared.types import OPEN_TENANT, Tenant
+from shared.types import Tenant
 
 MAX_STOPS = 16
 MAX_STOP_LENGTH = 256  # characters
 MAX_STOP_TOKENS = 64
 MAX_BAD_STRING = 256  # characters
+MAX_CACHE_SALT = 256  # characters
 UINT32 = 2**32
 UINT64 = 2**64
 
@@ -158,12 +162,13 @@ class GenerateRequest:
     `echo` has each choice begin with the prompt's text, which is the edges' to write; with sampling.logprobs, the prompt's
     are worked out too. `truncate_prompt_tokens` keeps the last tokens of the prompt alone. `prompt_only` tells and counts no output
     (both APIs call that max_tokens 0; sampling.max_tokens is 1 then, because a worker's choice has at least one token).
+    `cache_salt` keeps what is cached apart within the caller's own; `priority` is a class (0 is highest), bounded by the caller's.
     """
 
     model: str
     prompt: Prompt
     request_id: str = ""
-    tenant: Tenant = OPEN_TENANT
+    caller: Caller = OPEN_CALLER
     sampling: SamplingOptions = field(default_factory=SamplingOptions)
     n: int = 1
     timeout: float | None = None
@@ -172,6 +177,8 @@ class GenerateRequest:
     echo: bool = False
     truncate_prompt_tokens: int | None = None
     prompt_only: bool = False
+    cache_salt: str = ""
+    priority: int | None = None
 
     def __post_init__(self) -> None:
         """Raises InvalidRequest naming the first parameter that is out of range."""
@@ -179,8 +186,16 @@ class GenerateRequest:
         _require(kept is None or 1 <= kept < UINT32, "truncate_prompt_tokens", "must be from 1 to 2^32 - 1")
         _require(1 <= self.n <= MAX_CHOICES, "n", f"must be between 1 and {MAX_CHOICES}")
         _require(len(self.request_id) <= 256, "request_id", "may be 256 characters long")
+        _require(len(self.cache_salt) <= MAX_CACHE_SALT, "cache_salt", f"may be {MAX_CACHE_SALT} characters long")
         if isinstance(self.prompt, ChatPrompt):
             _require(bool(self.prompt.messages), self.prompt_param, "must not be empty")
+
+    @property
+    def tenant(self) -> Tenant:
+        """Whom workers serve it for: the caller's tenant, with this request's salt and class, which is never above the tenant's."""
+        tenant = self.caller.tenant
+        top = tenant.top_class if self.priority is None else min(max(self.priority, tenant.top_class), CLASSES - 1)
+        return replace(tenant, salt=salts.nested(tenant.salt, self.cache_salt), top_class=top)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from router.request import GenerateRequest, Logprobs, Piece, Prompt, Usage
+from router.tenancy.caller import OPEN_CALLER, Caller
+from router.tenancy.rates import Rates
 
 
 class Generation(Protocol):
@@ -39,6 +41,14 @@ class Generation(Protocol):
     def usage(self) -> Usage:
         """Counts so far; exact once the iteration has ended."""
 
+    @property
+    def rates(self) -> Rates | None:
+        """The tenant's rates when this was admitted; None where it has none."""
+
+    @property
+    def resumed(self) -> str:
+        """"inexact" once it has gone on at a worker that works with other numbers than the one that began it; empty otherwise."""
+
     def __aiter__(self) -> AsyncIterator[tuple[Piece, ...]]:
         """The pieces, flush by flush."""
 
@@ -58,24 +68,35 @@ class ModelCard:
 
 
 class Service(Protocol):
-    """The router's inside, as both edges see it. Every method raises OctavoErrors only."""
+    """The router's inside, as both edges see it. Every method raises OctavoErrors only.
+
+    A name that the caller does not see is answered as one that does not exist.
+    """
 
     async def generate(self, request: GenerateRequest) -> Generation:
         """Validate against the model, tokenize, admit, dispatch."""
 
     async def tokenize(
-        self, model: str, prompt: Prompt, add_special_tokens: bool | None = None, *, param: str = "prompt"
+        self,
+        model: str,
+        prompt: Prompt,
+        add_special_tokens: bool | None = None,
+        *,
+        param: str = "prompt",
+        caller: Caller = OPEN_CALLER,
     ) -> Sequence[int]:
         """Token ids of a prompt; None leaves special tokens to the prompt's kind (text: yes, chat: the template's own).
 
         Errors about the prompt name `param`.
         """
 
-    async def detokenize(self, model: str, tokens: Sequence[int], skip_special_tokens: bool = False) -> str:
+    async def detokenize(
+        self, model: str, tokens: Sequence[int], skip_special_tokens: bool = False, *, caller: Caller = OPEN_CALLER
+    ) -> str:
         """The text of token ids."""
 
-    def models(self) -> Sequence[ModelCard]:
-        """Every served model, by name."""
+    def models(self, caller: Caller = OPEN_CALLER) -> Sequence[ModelCard]:
+        """Every served model that the caller sees, by name."""
 
     def ready(self) -> bool:
         """Whether a request could be served now: some worker is connected and takes work."""

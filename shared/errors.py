@@ -6,18 +6,23 @@ A client's fault is a 4xx that names the parameter. Anything that is not an Octa
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from shared.redact import redact
+
 
 class OctavoError(Exception):
-    """Base of all errors that a caller may see. `param` names the request's field at fault; `retry_after` is in seconds."""
+    """Base of all errors that a caller may see. `param` names the request's field at fault; `retry_after` is in seconds.
+
+    No API key stands in its words, whoever wrote it where.
+    """
 
     code = "internal_error"
 
     def __init__(
         self, message: str, *, param: str | None = None, retry_after: float | None = None, code: str | None = None
     ):
-        super().__init__(message)
-        self.message = message
-        self.param = param
+        self.message = redact(message)
+        super().__init__(self.message)
+        self.param = None if param is None else redact(param)
         self.retry_after = retry_after
         self.code = code or type(self).code
 

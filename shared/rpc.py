@@ -79,7 +79,8 @@ def to_status(error: errors.OctavoError) -> status_pb2.Status:
 async def abort(context: "grpc.aio.ServicerContext[Any, Any]", error: errors.OctavoError) -> NoReturn:
     """End the call with `error`'s rich status."""
     rich = rpc_status.to_status(to_status(error))
-    await context.abort(rich.code, rich.details, rich.trailing_metadata)
+    rates = tuple(error.rates.items()) if isinstance(error, errors.RateLimited) else ()
+    await context.abort(rich.code, rich.details, (*rich.trailing_metadata, *rates))
     raise AssertionError("abort returned")
 
 

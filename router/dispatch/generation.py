@@ -4,13 +4,17 @@ from collections.abc import AsyncIterator, Sequence
 
 from router.dispatch.flight import Flight
 from router.request import Logprobs, Piece, Usage
+from router.tenancy.admission import Reservation
+from router.tenancy.rates import Rates
+from shared.errors import OctavoError
 
 
 class RoutedGeneration:
     """Implements router.service.Generation."""
 
-    def __init__(self, flight: Flight):
+    def __init__(self, flight: Flight, reservation: Reservation):
         self._flight = flight
+        self._reservation = reservation
 
     @property
     def id(self) -> str:
@@ -42,9 +46,25 @@ class RoutedGeneration:
         """See Generation."""
         return self._flight.usage()
 
-    def __aiter__(self) -> AsyncIterator[tuple[Piece, ...]]:
+    @property
+    def rates(self) -> Rates | None:
         """See Generation."""
-        return self._flight.delivery.flushes()
+        return self._reservation.rates
+
+    @property
+    def resumed(self) -> str:
+        """See Generation."""
+        return "inexact" if self._flight.inexact else ""
+
+    async def __aiter__(self) -> AsyncIterator[tuple[Piece, ...]]:
+        """See Generation. It ends, or fails, once its usage is kept: what a caller saw whole, no crash takes out of the ledger."""
+        try:
+            async for pieces in self._flight.delivery.flushes():
+                yield pieces
+        except OctavoError:
+            await self._reservation.closed()
+            raise
+        await self._reservation.closed()
 
     async def aclose(self) -> None:
         """See Generation."""

@@ -4,6 +4,7 @@ import asyncio
 import uuid
 from collections.abc import Callable, Sequence
 
+from router.dispatch.accounts import Accounted, estimate, used
 from router.dispatch.dispatcher import Dispatcher
 from router.dispatch.flight import Flight, Job
 from router.dispatch.generation import RoutedGeneration
@@ -13,6 +14,9 @@ from router.fleet.fleet import Fleet, Pool
 from router.metrics import RouterMetrics
 from router.request import GenerateRequest, Prompt
 from router.service import Generation, ModelCard
+from router.tenancy.admission import Admission, Reservation
+from router.tenancy.caller import OPEN_CALLER, Caller
+from router.tenancy.metrics import TenantMetrics
 from router.text import stops
 from router.text.output import OutputSpec
 from router.text.threads import TextThreads
@@ -32,12 +36,16 @@ class RouterService:
         settings: DispatchSettings,
         metrics: RouterMetrics,
         clock: Callable[[], float],
+        admission: Admission,
+        tenants: TenantMetrics,
     ):
         self._fleet = fleet
         self._dispatcher = dispatcher
         self._settings = settings
         self._metrics = metrics
         self._clock = clock
+        self._admission = admission
+        self._tenants = tenants
         self._threads = TextThreads()
 
     async def generate(self, request: GenerateRequest) -> Generation:
@@ -46,10 +54,11 @@ class RouterService:
         Cancelling this call aborts the request, in whatever phase it is.
         """
         try:
-            flight = await self._admit(request)
+            flight, reservation = await self._admit(request)
         except OctavoError as error:
             served = {card.id for card in self._fleet.cards()}
             self._metrics.requests.labels(request.model if request.model in served else _UNKNOWN, error.code).inc()
+            self._tenants.ended(request.caller.tenant.id, error.code, None)
             raise
         try:
             await flight.settled.wait()
@@ -58,26 +67,34 @@ class RouterService:
             raise
         if flight.failure is not None and flight.over and not flight.begun:
             raise flight.failure
-        return RoutedGeneration(flight)
+        return RoutedGeneration(flight, reservation)
 
     async def tokenize(
-        self, model: str, prompt: Prompt, add_special_tokens: bool | None = None, *, param: str = "prompt"
+        self,
+        model: str,
+        prompt: Prompt,
+        add_special_tokens: bool | None = None,
+        *,
+        param: str = "prompt",
+        caller: Caller = OPEN_CALLER,
     ) -> Sequence[int]:
         """See Service."""
-        pool = self._fleet.resolve(model)
+        pool = self._fleet.resolve(model, caller.sees_model)
         return await self._threads.encode(pool.text, prompt, add_special_tokens=add_special_tokens, param=param)
 
-    async def detokenize(self, model: str, tokens: Sequence[int], skip_special_tokens: bool = False) -> str:
+    async def detokenize(
+        self, model: str, tokens: Sequence[int], skip_special_tokens: bool = False, *, caller: Caller = OPEN_CALLER
+    ) -> str:
         """See Service."""
-        pool = self._fleet.resolve(model)
+        pool = self._fleet.resolve(model, caller.sees_model)
         wrong = next((token for token in tokens if not 0 <= token < pool.vocab_size), None)
         if wrong is not None:
             raise InvalidRequest(f"{wrong} is no token id of this model", param="tokens")
         return await self._threads.decode(pool.text, tokens, skip_special_tokens=skip_special_tokens)
 
-    def models(self) -> Sequence[ModelCard]:
+    def models(self, caller: Caller = OPEN_CALLER) -> Sequence[ModelCard]:
         """See Service."""
-        return self._fleet.cards()
+        return [card for card in self._fleet.cards() if caller.sees_model(card.id)]
 
     def ready(self) -> bool:
         """See Service."""
@@ -89,20 +106,32 @@ class RouterService:
         await self._fleet.aclose()
         self._threads.close()
 
-    async def _admit(self, request: GenerateRequest) -> Flight:
-        """Resolve, tokenize, validate, queue."""
+    async def _admit(self, request: GenerateRequest) -> tuple[Flight, Reservation]:
+        """Resolve, tokenize, validate, reserve, queue."""
         arrived = self._clock()
-        pool = self._fleet.resolve(request.model)
+        pool = self._fleet.resolve(request.model, request.caller.sees_model)
         self._dispatcher.check_room(pool.key, request.tenant)
         prompt = await self._encode(request, pool)
         words = await self._bad_words(request, pool)
         job = self._job(request, pool, prompt, words, arrived)
-        flight = Flight(job=job, observer=self._dispatcher, max_unread=self._settings.max_unread)
-        self._dispatcher.submit(flight)
+        account = Accounted(self._dispatcher, self._tenants)
+        flight = Flight(job=job, observer=account, max_unread=self._settings.max_unread)
+        reservation = account.reservation = await self._reserve(flight)
+        try:
+            self._dispatcher.submit(flight)
+        except OctavoError:
+            reservation.abandon()
+            raise
         if job.deadline is not None and not flight.over:
             loop = asyncio.get_running_loop()
             flight.timer = loop.call_later(job.deadline - self._clock(), flight.expire)
-        return flight
+        return flight, reservation
+
+    async def _reserve(self, flight: Flight) -> Reservation:
+        """Raises RateLimited, or what `estimate` raises."""
+        reservation = await self._admission.reserve(flight.job.request.caller, estimate(flight))
+        reservation.follow(lambda: used(flight))
+        return reservation
 
     async def _encode(self, request: GenerateRequest, pool: Pool) -> Sequence[int]:
         try:

@@ -7,6 +7,7 @@ from typing import Any
 
 from router.request import Ended, GenerateRequest, Logprobs, Piece, PromptRows, TextPrompt, Usage
 from router.service import Generation
+from router.tenancy.rates import Rates
 
 Decode = Callable[[Sequence[int]], Coroutine[Any, Any, str]]
 
@@ -54,6 +55,11 @@ class Echo:
         """See Generation."""
         usage = self._generation.usage
         return replace(usage, completion_tokens=0) if self._request.prompt_only else usage
+
+    @property
+    def rates(self) -> Rates | None:
+        """See Generation."""
+        return self._generation.rates
 
     async def aclose(self) -> None:
         """See Generation."""

@@ -10,6 +10,9 @@ from functools import partial
 from router.edge.echo import Echo, tells_prompt
 from router.request import GenerateRequest, Prompt
 from router.service import Generation, ModelCard, Service
+from router.tenancy.caller import Caller
+from router.tenancy.keyring import Authenticator, OpenAuthenticator
+from router.tenancy.records import Scope
 from shared.errors import Overloaded, Unavailable
 
 MAX_TEXT_CALLS = 64  # of tokenize and detokenize, at once
@@ -23,11 +26,12 @@ def _shorter(one: float | None, other: float | None) -> float | None:
 class Gate:
     """A Service whose generations are counted, always closed, bounded in time, and refused once the gate is shut.
 
-    `timeout` (seconds) bounds every request; None leaves them to their callers' deadlines.
+    `timeout` (seconds) bounds every request; None leaves them to their callers' deadlines. `authenticator` knows the callers.
     """
 
-    def __init__(self, service: Service, *, timeout: float | None = None):
+    def __init__(self, service: Service, *, timeout: float | None = None, authenticator: Authenticator | None = None):
         self._service = service
+        self._authenticator = authenticator or OpenAuthenticator()
         self._timeout = timeout
         self._open = 0
         self._text_calls = 0
@@ -52,11 +56,16 @@ class Gate:
         """Returns once no generation is open."""
         await self._idle.wait()
 
+    def authenticate(self, credentials: str | None) -> Caller:
+        """As Authenticator.authenticate."""
+        return self._authenticator.authenticate(credentials)
+
     @asynccontextmanager
     async def open(self, request: GenerateRequest) -> AsyncIterator[Generation]:
         """A generation that is closed when the block is left, whichever way. Raises what Service.generate raises."""
         if self.shut.is_set():
             raise Unavailable("this server is shutting down; ask another", retry_after=1.0)
+        request.caller.require(Scope.INFER)
         self._enter()
         try:
             timeout = _shorter(request.timeout, self._timeout)
@@ -72,7 +81,8 @@ class Gate:
         """`generation`, with what the caller wants to see of the prompt before it."""
         if not tells_prompt(request):
             return generation
-        return Echo(generation, request, partial(self._service.detokenize, generation.model))
+        decode = partial(self._service.detokenize, generation.model, caller=request.caller)
+        return Echo(generation, request, decode)
 
     def _enter(self) -> None:
         self._open += 1
@@ -95,22 +105,32 @@ class Gate:
             self._text_calls -= 1
 
     async def tokenize(
-        self, model: str, prompt: Prompt, add_special_tokens: bool | None = None, *, param: str = "prompt"
+        self,
+        model: str,
+        prompt: Prompt,
+        add_special_tokens: bool | None = None,
+        *,
+        caller: Caller,
+        param: str = "prompt",
     ) -> Sequence[int]:
         """As Service.tokenize."""
+        caller.require(Scope.INFER)
         with self._text_call():
-            return await self._service.tokenize(model, prompt, add_special_tokens, param=param)
+            return await self._service.tokenize(model, prompt, add_special_tokens, param=param, caller=caller)
 
-    async def detokenize(self, model: str, tokens: Sequence[int], skip_special_tokens: bool = False) -> str:
+    async def detokenize(
+        self, model: str, tokens: Sequence[int], skip_special_tokens: bool = False, *, caller: Caller
+    ) -> str:
         """As Service.detokenize."""
+        caller.require(Scope.INFER)
         with self._text_call():
-            return await self._service.detokenize(model, tokens, skip_special_tokens)
+            return await self._service.detokenize(model, tokens, skip_special_tokens, caller=caller)
 
-    def models(self) -> Sequence[ModelCard]:
+    def models(self, caller: Caller) -> Sequence[ModelCard]:
         """As Service.models."""
-        return self._service.models()
+        return self._service.models(caller)
 
-    def max_model_len(self, model: str) -> int:
+    def max_model_len(self, model: str, caller: Caller) -> int:
         """The context of a served model, in tokens; 0 where there is none of this name."""
-        lengths = (card.max_model_len for card in self.models() if model in ("", card.id))
+        lengths = (card.max_model_len for card in self.models(caller) if model in ("", card.id))
         return next(lengths, 0)

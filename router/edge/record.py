@@ -15,6 +15,7 @@ from opentelemetry import trace
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from shared.errors import answer, from_exception
+from shared.redact import redact
 
 _LOG = logging.getLogger("octavo.access")
 
@@ -35,7 +36,7 @@ def _status(error: BaseException) -> str:
 
 def _log(record: Record, started: float) -> None:
     took = 1000 * (time.monotonic() - started)
-    _LOG.info("%s status=%s ms=%.1f id=%r", record.name, record.status, took, record.request_id)
+    _LOG.info("%s status=%s ms=%.1f id=%r", record.name, record.status, took, redact(record.request_id))
 
 
 @contextmanager
@@ -54,6 +55,6 @@ def recorded(name: str, *, request_id: str = "", traceparent: str = "") -> Itera
         record.status = _status(error)
         raise
     finally:
-        span.set_attributes({"octavo.request_id": record.request_id, "octavo.status": record.status})
+        span.set_attributes({"octavo.request_id": redact(record.request_id), "octavo.status": record.status})
         span.end()
         _log(record, started)

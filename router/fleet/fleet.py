@@ -50,6 +50,11 @@ def _no_listener(key: PoolKey) -> None:
     """Before a dispatcher listens, nothing waits."""
 
 
+def _everything(name: str) -> bool:
+    """No name is hidden."""
+    return bool(name)
+
+
 class Fleet:
     """Links to every target. `listen` once; the listener hears of a pool whenever room in it may have opened or closed."""
 
@@ -111,17 +116,18 @@ class Fleet:
         now = self._clock()
         return any(link.state(now) is LinkState.READY and _reported(link) for link in self.links)
 
-    def resolve(self, model: str) -> Pool:
-        """The pool of a served name; of several, that with the most workers. An empty name means the only model.
+    def resolve(self, model: str, sees: Callable[[str], bool] = _everything) -> Pool:
+        """The pool of a served name; of several, that with the most workers. An empty name means the only model. A name that is not to be
+        seen does not exist.
 
         Raises ModelNotFound, or Unavailable where no worker of that model takes work now.
         """
-        pools = [pool for pool in self._pools() if model in ("", pool.key.model)]
+        pools = [pool for pool in self._pools() if model in ("", pool.key.model) and sees(pool.key.model)]
         if not model and len({pool.key.model for pool in pools}) > 1:
             raise ModelNotFound("several models are served: name one", param="model")
         if pools:
             return max(pools, key=lambda pool: (pool.workers, pool.key.revision))
-        if not self._created or not model or model in self._created:
+        if not self._created or not model or (model in self._created and sees(model)):
             raise Unavailable(f"no worker serves {model[:_NAME] or 'a model'} now", retry_after=1)
         raise ModelNotFound(f"the model {model[:_NAME]!r} does not exist", param="model")
 

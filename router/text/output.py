@@ -33,6 +33,7 @@ class ChoiceOutput:
         self._detokenizer = Detokenizer(spec.vocabulary, spec.prompt)
         self._matcher = StopMatcher(spec.stops) if spec.stops else None
         self.ended = False
+        self.reason = ""  # why it ended
         self.counted = 0  # tokens
         self.overshoot = 0  # tokens
 
@@ -47,7 +48,7 @@ class ChoiceOutput:
             taken += 1
             shown.append(self._text_of(token))
             if self._matcher and self._matcher.matched is not None:
-                self.ended = True
+                self.ended, self.reason = True, "stop"
                 break
         self.counted += taken
         self.overshoot += len(delta.tokens) - taken
@@ -69,6 +70,7 @@ class ChoiceOutput:
         if self._matcher and matched is None:
             text += self._matcher.finish()
         ended = Ended(reason="stop", stop_string=matched) if matched is not None else _ended(finished)
+        self.reason = ended.reason
         return Piece(index=self._index, text=text, ended=ended)
 
     def _text_of(self, token: int) -> str:

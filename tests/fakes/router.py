@@ -14,6 +14,7 @@ from router.dispatch.settings import DispatchSettings
 from router.fleet.settings import LinkSettings
 from router.request import GenerateRequest, Piece, SamplingOptions, TokenPrompt
 from router.service import Generation
+from router.tenancy.caller import Caller
 from tests.fakes.clock import FakeClock
 from tests.fakes.scripted_worker import ScriptedWorker, until
 
@@ -60,6 +61,8 @@ async def running_router(
 
 def request(*tokens: int, **changes: Any) -> GenerateRequest:
     """A completion of these prompt tokens; keyword arguments of the request, or else of its sampling."""
+    if "tenant" in changes:
+        changes["caller"] = Caller(tenant=changes.pop("tenant"))
     own = set(GenerateRequest.__dataclass_fields__)
     fields = {name: value for name, value in changes.items() if name in own}
     sampling = SamplingOptions(**{name: value for name, value in changes.items() if name not in own})

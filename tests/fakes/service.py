@@ -18,6 +18,8 @@ from router.request import (
     Usage,
 )
 from router.service import ModelCard
+from router.tenancy.caller import OPEN_CALLER, Caller
+from router.tenancy.rates import Rates
 from shared.errors import ModelNotFound
 
 WORDS = ("Once", " upon", " a", " time", ",", " déjà", " vu", "!")
@@ -93,6 +95,7 @@ class FakeGeneration:
     completed: int = 0
     finished: bool = False
     prompt_alternatives: int | None = None
+    rates: Rates | None = None
 
     @property
     def prompt_logprobs(self) -> Sequence[Logprobs | None]:
@@ -154,17 +157,17 @@ class FakeService:
     def __post_init__(self) -> None:
         self.admit.set()
 
-    def _resolve(self, model: str) -> str:
+    def _resolve(self, model: str, caller: Caller) -> str:
         if model == "" and len(self.names) == 1:
             return self.names[0]
-        if model not in self.names:
+        if model not in self.names or not caller.sees_model(model):
             raise ModelNotFound(f"no model {model!r}", param="model")
         return model
 
     async def generate(self, request: GenerateRequest) -> FakeGeneration:
         self.requests.append(request)
         self.entered.set()
-        model = self._resolve(request.model)
+        model = self._resolve(request.model, request.caller)
         if self.refuse is not None:
             raise self.refuse
         try:
@@ -187,18 +190,30 @@ class FakeService:
         return generation
 
     async def tokenize(
-        self, model: str, prompt: Prompt, add_special_tokens: bool | None = None, *, param: str = "prompt"
+        self,
+        model: str,
+        prompt: Prompt,
+        add_special_tokens: bool | None = None,
+        *,
+        param: str = "prompt",
+        caller: Caller = OPEN_CALLER,
     ) -> Sequence[int]:
-        self._resolve(model)
+        self._resolve(model, caller)
         special = isinstance(prompt, TextPrompt) if add_special_tokens is None else add_special_tokens
         return [*([1] if special else []), *_tokens(prompt)]
 
-    async def detokenize(self, model: str, tokens: Sequence[int], skip_special_tokens: bool = False) -> str:
-        self._resolve(model)
+    async def detokenize(
+        self, model: str, tokens: Sequence[int], skip_special_tokens: bool = False, *, caller: Caller = OPEN_CALLER
+    ) -> str:
+        self._resolve(model, caller)
         return "".join(chr(t) for t in tokens if not (skip_special_tokens and t == 1))
 
-    def models(self) -> Sequence[ModelCard]:
-        return [ModelCard(id=name, created=1_700_000_000, max_model_len=2048, workers=1) for name in self.names]
+    def models(self, caller: Caller = OPEN_CALLER) -> Sequence[ModelCard]:
+        return [
+            ModelCard(id=name, created=1_700_000_000, max_model_len=2048, workers=1)
+            for name in self.names
+            if caller.sees_model(name)
+        ]
 
     def ready(self) -> bool:
         return self.is_ready

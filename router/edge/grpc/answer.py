@@ -10,6 +10,7 @@ from router.edge.grpc import wire
 from router.edge.record import recorded
 from router.request import Piece
 from router.service import Generation
+from router.tenancy.caller import Caller
 from shared.errors import Internal
 
 PROMPT_ROWS = 512  # in a message: with 20 alternatives each, some hundred kilobytes
@@ -23,6 +24,7 @@ class Answer:
 
     def __init__(self, generation: Generation, request: pb.GenerateRequest, choices: int):
         self._generation = generation
+        self.rates = generation.rates
         self._return_tokens = request.return_tokens
         self._collector = Collector() if request.whole else None
         self._open = set(range(choices))
@@ -91,9 +93,13 @@ def cancelled_unopened(request: pb.GenerateRequest, choices: int) -> pb.Generate
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Caller:
-    """What a call brings beside its messages: its trace, and the seconds that are left to it (None: all)."""
+class Origin:
+    """What a call brings beside its messages: who calls, its trace, and the seconds that are left to it (None: all).
 
+    `caller` is asked for each request anew: a stream may outlive a key. It raises Unauthenticated.
+    """
+
+    caller: Callable[[], Caller]
     traceparent: str
     remaining: Callable[[], float | None]
 
@@ -101,13 +107,15 @@ class Caller:
 async def answer_to(
     gate: Gate,
     request: pb.GenerateRequest,
-    caller: Caller,
+    origin: Origin,
     send: Callable[[pb.GenerateResponse], Awaitable[None]],
     opened: Callable[[Answer], None] = lambda _: None,
 ) -> pb.GenerateResponse:
     """Sends all responses but the last one, which it returns. Raises InvalidRequest, and what the service raises."""
-    with recorded("Generate", request_id=request.request_id, traceparent=caller.traceparent) as record:
-        parsed = wire.request_from_pb(request, timeout=caller.remaining(), traceparent=record.traceparent)
+    with recorded("Generate", request_id=request.request_id, traceparent=origin.traceparent) as record:
+        parsed = wire.request_from_pb(
+            request, caller=origin.caller(), timeout=origin.remaining(), traceparent=record.traceparent
+        )
         async with gate.open(parsed) as generation:
             record.request_id = request.request_id or generation.id
             answer = Answer(generation, request, parsed.n)

@@ -9,7 +9,7 @@ from functools import partial
 
 from protos import inference_pb2 as pb
 from router.edge.gate import Gate
-from router.edge.grpc.answer import Answer, Caller, answer_to, cancelled_unopened
+from router.edge.grpc.answer import Answer, Origin, answer_to, cancelled_unopened
 from router.edge.grpc.outbox import Outbox, Write
 from shared.errors import (
     AlreadyExists,
@@ -64,9 +64,9 @@ def _ending(run: _Run) -> pb.SessionEvent:
 class Session:
     """Serves one stream."""
 
-    def __init__(self, gate: Gate, caller: Caller):
+    def __init__(self, gate: Gate, origin: Origin):
         self._gate = gate
-        self._caller = caller
+        self._origin = origin
         self._outbox = Outbox()
         self._running: dict[str, _Run] = {}
         self._settled = asyncio.Event()
@@ -154,4 +154,4 @@ class Session:
         async def send(response: pb.GenerateResponse) -> None:
             await self._outbox.put(pb.SessionEvent(request_id=run.request.request_id, response=response))
 
-        return await answer_to(self._gate, run.request, self._caller, send, run.opened)
+        return await answer_to(self._gate, run.request, self._origin, send, run.opened)

@@ -20,6 +20,7 @@ from router.request import (
     Usage,
 )
 from router.service import Generation, ModelCard
+from router.tenancy.caller import OPEN_CALLER, Caller
 from shared.errors import InvalidRequest
 from shared.limits import MAX_ALLOWED, MAX_BAD_WORD, MAX_BAD_WORDS, MAX_BIASED
 
@@ -113,7 +114,11 @@ def _prompt_from_pb(request: pb.GenerateRequest) -> Prompt:
 
 
 def request_from_pb(
-    request: pb.GenerateRequest, *, timeout: float | None = None, traceparent: str = ""
+    request: pb.GenerateRequest,
+    *,
+    caller: Caller = OPEN_CALLER,
+    timeout: float | None = None,
+    traceparent: str = "",
 ) -> GenerateRequest:
     """The validated request. Raises InvalidRequest naming the proto's field."""
     prompt, prompt_only = _prompt_from_pb(request), _asks_prompt_only(request)
@@ -129,6 +134,9 @@ def request_from_pb(
         echo=request.echo,
         truncate_prompt_tokens=request.truncate_prompt_tokens if request.HasField("truncate_prompt_tokens") else None,
         prompt_only=prompt_only,
+        caller=caller,
+        cache_salt=request.cache_salt,
+        priority=request.priority if request.HasField("priority") else None,
     )
 
 

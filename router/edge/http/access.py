@@ -8,6 +8,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from router.edge.record import Record, recorded
+from shared.redact import redact
 
 _ID = re.compile(r"[\x21-\x7e]{1,256}")
 _PROBES = {"/health", "/ready", "/metrics"}  # asked every few seconds, and told by their metrics
@@ -18,7 +19,7 @@ GONE = "499"  # the client left before an answer
 def _request_id(headers: Mapping[str, str]) -> str:
     """The caller's own where it can stand in a header and a log, else a new one."""
     given = headers.get("x-request-id", "")
-    return given if _ID.fullmatch(given) else uuid.uuid4().hex
+    return given if _ID.fullmatch(given) and redact(given) == given else uuid.uuid4().hex
 
 
 class Access:
@@ -36,7 +37,7 @@ class Access:
         if scope["path"] in _PROBES:
             await self._named(scope, receive, send, Record(name="", request_id=request_id, traceparent=""))
             return
-        name = f"{scope['method']} {scope['path']!r}"
+        name = redact(f"{scope['method']} {scope['path']!r}")
         with recorded(name, request_id=request_id, traceparent=headers.get("traceparent", "")) as record:
             record.status = GONE
             await self._named(scope, receive, send, record)

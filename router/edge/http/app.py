@@ -9,6 +9,7 @@ from router.edge.gate import Gate
 from router.edge.http import errors, generate, reference, system, tokens
 from router.edge.http.access import Access
 from router.edge.http.body import Bodies
+from router.edge.http.guard import Guard
 from router.edge.http.reply import Settings
 
 _ABOUT = """
@@ -46,4 +47,4 @@ def make_app(
     app.include_router(system.state_routes(gate, registry, version))
     app.include_router(reference.routes(app.openapi))
     errors.install(app)
-    return Access(app)
+    return Access(Guard(app, gate))

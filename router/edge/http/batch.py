@@ -9,6 +9,7 @@ from typing import Self
 from router.edge.gate import Gate
 from router.request import GenerateRequest, Piece, Usage
 from router.service import Generation
+from router.tenancy.rates import Rates
 from shared.errors import Internal
 
 Flush = tuple[Piece, ...]
@@ -53,6 +54,11 @@ class Batch:
     def first(self) -> Generation:
         """The generation that was admitted first; there is one as soon as there is a flush."""
         return self._opened[0]
+
+    @property
+    def rates(self) -> Rates | None:
+        """The tenant's, as the prompt that was admitted last found them."""
+        return self._opened[-1].rates
 
     @property
     def usage(self) -> Usage:

@@ -10,8 +10,8 @@ from router.edge.bounds import MAX_TURNS, turn
 from router.edge.http import answers, fields, logprobs
 from router.edge.http.errors import dotted
 from router.edge.http.fields import (
-    Caller,
     FirstFault,
+    Origin,
     SamplingFields,
     request_of,
     sampling_of,
@@ -114,14 +114,14 @@ def _alternatives(body: ChatBody) -> int | None:
     return None
 
 
-def requests_of(body: ChatBody, caller: Caller) -> tuple[GenerateRequest, ...]:
+def requests_of(body: ChatBody, origin: Origin) -> tuple[GenerateRequest, ...]:
     """The one request of a chat. Raises InvalidRequest naming the parameter at fault."""
     body.check_prompt_logprobs()
     sampling = sampling_of(
         body, max_tokens=_max_tokens(body), logprobs=_alternatives(body), prompt_logprobs=body.prompt_logprobs
     )
     prompt = chat_prompt(body.messages, body.add_generation_prompt)
-    return (request_of(body, caller, prompt, sampling, prompt_param="messages"),)
+    return (request_of(body, origin, prompt, sampling, prompt_param="messages"),)
 
 
 def chat_prompt(given: Sequence[ChatMessage], add_generation_prompt: bool | None) -> ChatPrompt:

@@ -10,8 +10,8 @@ from pydantic import Field
 
 from router.edge.http import answers, logprobs
 from router.edge.http.fields import (
-    Caller,
     Integers,
+    Origin,
     SamplingFields,
     request_of,
     sampling_of,
@@ -72,7 +72,7 @@ def _prompts(given: str | list[str] | list[int] | list[list[int]]) -> list[Promp
     return [_prompt(each) for each in given]
 
 
-def requests_of(body: CompletionBody, caller: Caller) -> tuple[GenerateRequest, ...]:
+def requests_of(body: CompletionBody, origin: Origin) -> tuple[GenerateRequest, ...]:
     """One request a prompt, each of `candidates` choices. Raises InvalidRequest naming the parameter at fault."""
     prompts, candidates = _prompts(body.prompt), body.candidates()
     if len(prompts) * candidates > MAX_CHOICES and len(prompts) > 1:
@@ -80,7 +80,7 @@ def requests_of(body: CompletionBody, caller: Caller) -> tuple[GenerateRequest, 
         raise InvalidRequest(f"prompts times {param} may be {MAX_CHOICES}", param=param)
     body.check_prompt_logprobs()
     sampling = _sampling(body, ranked=candidates != body.choices())
-    made = [request_of(body, caller, prompt, sampling, prompt_param="prompt") for prompt in prompts]
+    made = [request_of(body, origin, prompt, sampling, prompt_param="prompt") for prompt in prompts]
     nothing = body.max_tokens == 0
     return tuple(replace(each, n=candidates, echo=bool(body.echo), prompt_only=nothing) for each in made)
 

@@ -13,6 +13,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from shared import errors
+from shared.redact import redact
 
 _LOG = logging.getLogger(__name__)
 
@@ -25,10 +26,18 @@ _CODES = {
 
 
 def _headers(error: errors.OctavoError) -> dict[str, str]:
-    """Retry-After in whole seconds, rounded up, where the error knows when to come again; an end where the body was not read."""
-    retry = {} if error.retry_after is None else {"Retry-After": str(max(1, math.ceil(error.retry_after)))}
+    """Retry-After in whole seconds (rounded up) and milliseconds, where the error knows when to come again; an end where the body was not
+    read; a tenant's rates where they are at fault."""
     unread = isinstance(error, errors.RequestTooLarge) and error.param is None
-    return retry | ({"Connection": "close"} if unread else {})
+    told = dict(error.rates) if isinstance(error, errors.RateLimited) else {}
+    if isinstance(error, errors.Unauthenticated):
+        told["WWW-Authenticate"] = "Bearer"
+    if error.retry_after is not None:
+        told |= {
+            "Retry-After": str(max(1, math.ceil(error.retry_after))),
+            "retry-after-ms": str(math.ceil(1000 * error.retry_after)),
+        }
+    return told | ({"Connection": "close"} if unread else {})
 
 
 @contextmanager
@@ -99,7 +108,7 @@ def _status_error(error: HTTPException) -> Response:
     status = HTTPStatus(error.status_code)
     kind = "invalid_request_error" if status < 500 else "server_error"
     code = status.phrase.lower().replace(" ", "_")
-    fields = {"message": str(error.detail), "type": kind, "param": None, "code": code}
+    fields = {"message": redact(str(error.detail)), "type": kind, "param": None, "code": code}
     headers = dict(error.headers or {})
     return Response(
         pydantic_core.to_json({"error": fields}),

@@ -10,9 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from router.edge.bounds import MAX_PROMPT_TOKENS
 from router.edge.http import refused
 from router.request import MAX_STOPS, UINT64, GenerateRequest, Prompt, SamplingOptions
+from router.tenancy.caller import Caller
 from shared.errors import InvalidRequest
 from shared.limits import MAX_BAD_WORD, MAX_BAD_WORDS, MAX_BIASED
-from shared.types import OPEN_TENANT, Tenant
 
 # A body may hold a million faults; the first one is enough.
 FirstFault = Field(fail_fast=True)
@@ -91,6 +91,13 @@ class SamplingFields(BaseModel):
         None, description="Extension. Keep only so many of the prompt's tokens, the last ones."
     )
 
+    cache_salt: str | None = Field(
+        None, description="Extension. What is cached under it is found under it alone, and by this tenant alone."
+    )
+    priority: int | None = Field(
+        None, description="Extension. A class, 0 being the highest; bounded by, and by default, the tenant's."
+    )
+
     def choices(self) -> int:
         """The number of choices a prompt."""
         return 1 if self.n is None else self.n
@@ -110,12 +117,12 @@ class SamplingFields(BaseModel):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Caller:
+class Origin:
     """What a request brings beside its body."""
 
+    caller: Caller
     request_id: str
     traceparent: str = ""
-    tenant: Tenant = OPEN_TENANT
 
 
 def sampling_of(
@@ -163,18 +170,20 @@ def _unsigned(seed: int | None) -> int | None:
 
 
 def request_of(
-    body: SamplingFields, caller: Caller, prompt: Prompt, sampling: SamplingOptions, *, prompt_param: str
+    body: SamplingFields, origin: Origin, prompt: Prompt, sampling: SamplingOptions, *, prompt_param: str
 ) -> GenerateRequest:
     """The validated request for one prompt. Raises InvalidRequest naming what is out of range or not served."""
     refused.check(body.model_extra, body.choices())
     return GenerateRequest(
         model=body.model or "",
         prompt=prompt,
-        request_id=caller.request_id,
-        tenant=caller.tenant,
+        request_id=origin.request_id,
+        caller=origin.caller,
         sampling=sampling,
         n=body.choices(),
-        traceparent=caller.traceparent,
+        traceparent=origin.traceparent,
         prompt_param=prompt_param,
         truncate_prompt_tokens=body.truncate_prompt_tokens,
+        cache_salt=body.cache_salt or "",
+        priority=body.priority,
     )

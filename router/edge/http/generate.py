@@ -9,15 +9,17 @@ from router.edge.gate import Gate
 from router.edge.http import answers, chat, completions
 from router.edge.http.body import Bodies, json_route
 from router.edge.http.errors import renaming
-from router.edge.http.fields import NAMES, Caller
+from router.edge.http.fields import NAMES, Origin
 from router.edge.http.reply import Call, Reply, Settings
 
 _ERRORS = {
     400: "A parameter is wrong, or not served; the error names it.",
+    401: "No API key, or none that is valid.",
+    403: "The API key is not for this.",
     404: "No such model.",
     413: "The body is too large.",
     415: "The body is not JSON.",
-    429: "Every queue is full; see Retry-After.",
+    429: "A limit of the tenant is reached, or every queue is full; see Retry-After.",
     503: "No worker can serve this now; see Retry-After.",
     504: "The request's time ran out.",
 }
@@ -47,8 +49,9 @@ _CHAT_DOCS = _docs(answers.ChatCompletion, _chunk("chat.completion.chunk", {"del
 _COMPLETION_DOCS = _docs(answers.Completion, _chunk("text_completion", {"text": "Hello"}))
 
 
-def _caller(request: Request) -> Caller:
-    return Caller(request_id=request.state.request_id, traceparent=request.state.traceparent)
+def _origin(request: Request) -> Origin:
+    state = request.state
+    return Origin(caller=state.caller, request_id=state.request_id, traceparent=state.traceparent)
 
 
 def routes(gate: Gate, settings: Settings, bodies: Bodies) -> APIRouter:
@@ -61,7 +64,7 @@ def routes(gate: Gate, settings: Settings, bodies: Bodies) -> APIRouter:
         names = chat.names_of(body)
         with renaming(names):
             call = Call(
-                requests=chat.requests_of(body, _caller(request)),
+                requests=chat.requests_of(body, _origin(request)),
                 shape=chat.ChatShape(logprobs=bool(body.logprobs), prompt_logprobs=body.prompt_logprobs),
                 stream=bool(body.stream),
                 include_usage=body.wants_usage(),
@@ -74,7 +77,7 @@ def routes(gate: Gate, settings: Settings, bodies: Bodies) -> APIRouter:
         """Continue each prompt. Choices are numbered prompt by prompt."""
         with renaming(NAMES):
             call = Call(
-                requests=completions.requests_of(body, _caller(request)),
+                requests=completions.requests_of(body, _origin(request)),
                 shape=completions.CompletionShape(completions.told_of(body)),
                 stream=bool(body.stream),
                 include_usage=body.wants_usage(),

@@ -102,7 +102,8 @@ class Reply(Response):
             async with Batch(self._gate, self._call.requests) as batch:
                 whole = self._call.shape.select(await self._collect(batch))
                 body = await _told(whole, partial(self._answer, batch, whole))
-        await _send_whole(send, body)
+                headers = _rate_headers(batch)
+        await _send_whole(send, body, headers)
 
     def _answer(self, batch: Batch, whole: Sequence[Piece]) -> bytes:
         shape = self._call.shape
@@ -125,6 +126,8 @@ class Reply(Response):
                 async with Batch(self._gate, self._call.requests) as batch:
                     async with aclosing(batch.flushes(self._settings.keepalive)) as flushes:
                         async for flush in flushes:
+                            if flush is not None and not events.started:
+                                events.headers = _rate_headers(batch)
                             await events.send(await _told(flush or (), partial(self._flush, batch, flush)))
                     tail = self._usage_event(batch) + sse.DONE
         except Exception as error:
@@ -157,8 +160,14 @@ async def _told(pieces: Sequence[Piece], tell: Callable[[], bytes]) -> bytes:
     return await asyncio.to_thread(tell) if any(piece.prompt for piece in pieces) else tell()
 
 
-async def _send_whole(send: Send, body: bytes) -> None:
+def _rate_headers(batch: Batch) -> list[tuple[bytes, bytes]]:
+    rates = batch.rates
+    return [] if rates is None else [(name.encode(), value.encode()) for name, value in rates.headers().items()]
+
+
+async def _send_whole(send: Send, body: bytes, more: Sequence[tuple[bytes, bytes]]) -> None:
     headers = [
+        *more,
         (b"content-type", b"application/json"),
         (b"content-length", str(len(body)).encode()),
     ]

@@ -48,6 +48,7 @@ class Events:
     def __init__(self, send: Send):
         self._send = send
         self.started = False
+        self.headers: list[tuple[bytes, bytes]] = []  # beside its own
 
     async def send(self, events: bytes) -> None:
         """Sends at once; nothing for nothing."""
@@ -61,5 +62,5 @@ class Events:
     async def _put(self, events: bytes, *, more: bool) -> None:
         if not self.started:
             self.started = True
-            await self._send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+            await self._send({"type": "http.response.start", "status": 200, "headers": [*_HEADERS, *self.headers]})
         await self._send({"type": "http.response.body", "body": events, "more_body": more})

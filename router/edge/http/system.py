@@ -26,15 +26,15 @@ def model_routes(gate: Gate) -> APIRouter:
     """/v1/models and /v1/models/{id}; an id may hold slashes."""
     router = APIRouter(prefix="/v1", tags=["models"])
 
-    @router.get("/models")
-    async def list_models() -> answers.ModelList:
-        """Every served model."""
-        return {"object": "list", "data": [_model(card) for card in gate.models()]}
+    @router.get("/models", responses=error_docs(401))
+    async def list_models(request: Request) -> answers.ModelList:
+        """Every served model that the caller sees."""
+        return {"object": "list", "data": [_model(card) for card in gate.models(request.state.caller)]}
 
-    @router.get("/models/{model_id:path}", responses=error_docs(404))
-    async def get_model(model_id: str) -> answers.Model:
+    @router.get("/models/{model_id:path}", responses=error_docs(401, 404))
+    async def get_model(model_id: str, request: Request) -> answers.Model:
         """One served model."""
-        found = next((card for card in gate.models() if card.id == model_id), None)
+        found = next((card for card in gate.models(request.state.caller) if card.id == model_id), None)
         if found is None:
             raise ModelNotFound(f"the model {model_id[:200]!r} does not exist", param="model")
         return _model(found)

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict
 
@@ -79,21 +79,22 @@ def routes(gate: Gate, bodies: Bodies) -> APIRouter:
     """POST /tokenize and /detokenize."""
     router = APIRouter(tags=["tokens"], route_class=json_route(bodies))
 
-    @router.post("/tokenize", responses=error_docs(400, 404, 413, 415, 429))
-    async def tokenize(body: TokenizeBody) -> Tokens:
+    @router.post("/tokenize", responses=error_docs(400, 401, 403, 404, 413, 415, 429))
+    async def tokenize(body: TokenizeBody, request: Request) -> Tokens:
         """The token ids of a text or a conversation."""
-        prompt, model = _prompt(body), body.model or ""
+        prompt, model, caller = _prompt(body), body.model or "", request.state.caller
         param = "prompt" if isinstance(prompt, TextPrompt) else "messages"
-        tokens = await gate.tokenize(model, prompt, body.add_special_tokens, param=param)
+        tokens = await gate.tokenize(model, prompt, body.add_special_tokens, caller=caller, param=param)
         return {
             "count": len(tokens),
-            "max_model_len": gate.max_model_len(model),
+            "max_model_len": gate.max_model_len(model, caller),
             "tokens": list(tokens),
         }
 
-    @router.post("/detokenize", responses=error_docs(400, 404, 413, 415, 429))
-    async def detokenize(body: DetokenizeBody) -> Text:
+    @router.post("/detokenize", responses=error_docs(400, 401, 403, 404, 413, 415, 429))
+    async def detokenize(body: DetokenizeBody, request: Request) -> Text:
         """The text of token ids, special tokens as they are spelled."""
-        return {"prompt": await gate.detokenize(body.model or "", body.tokens)}
+        text = await gate.detokenize(body.model or "", body.tokens, caller=request.state.caller)
+        return {"prompt": text}
 
     return router

@@ -8,6 +8,7 @@ import pytest
 
 from router.edge.gate import MAX_TEXT_CALLS, Gate
 from router.request import GenerateRequest, TextPrompt
+from router.tenancy.caller import OPEN_CALLER, Caller
 from shared.errors import Overloaded, Unavailable
 from tests.fakes.service import FakeService
 
@@ -79,7 +80,7 @@ async def test_a_shut_gate_refuses_but_waits_for_what_runs() -> None:
 
 async def test_texts_that_wait_to_be_read_are_bounded_and_their_places_come_back() -> None:
     class Slow(FakeService):
-        async def detokenize(self, model: str, tokens: Sequence[int], skip_special_tokens: bool = False) -> str:
+        async def detokenize(self, model: str, tokens: Sequence[int], skip: bool = False, *, caller: Caller = OPEN_CALLER) -> str:
             await self.admit.wait()
             return ""
 
@@ -87,12 +88,12 @@ async def test_texts_that_wait_to_be_read_are_bounded_and_their_places_come_back
     service.admit.clear()
     gate = Gate(service)
     for _ in range(2):
-        waiting = [asyncio.create_task(gate.detokenize("tiny", [1])) for _ in range(MAX_TEXT_CALLS)]
+        waiting = [asyncio.create_task(gate.detokenize("tiny", [1], caller=OPEN_CALLER)) for _ in range(MAX_TEXT_CALLS)]
         await asyncio.sleep(0)
         with pytest.raises(Overloaded):
-            await gate.detokenize("tiny", [1])
+            await gate.detokenize("tiny", [1], caller=OPEN_CALLER)
         with pytest.raises(Overloaded):
-            await gate.tokenize("tiny", TextPrompt(text="a"))
+            await gate.tokenize("tiny", TextPrompt(text="a"), caller=OPEN_CALLER)
         service.admit.set()
         await asyncio.gather(*waiting)
         service.admit.clear()
