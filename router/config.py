@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from shared.config import ByteSize
@@ -41,6 +42,12 @@ class RouterConfig:
     keepalive_seconds: float = field(default=15.0, metadata=_help("silence after which an HTTP stream gets a comment"))
     drain_seconds: float = field(
         default=30.0, metadata=_help("seconds that running requests get when the router is told to stop")
+    )
+    store: Path | None = field(
+        default=None,
+        metadata=_help(
+            "the database of tenants, keys, limits and usage, made where there is none; without, all are let in"
+        ),
     )
     log_level: LogLevel = field(default="info", metadata=_help("what is logged, on stderr"))
 

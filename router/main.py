@@ -9,6 +9,7 @@ import asyncio
 import logging
 import os
 import resource
+import sqlite3
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -25,6 +26,8 @@ from router.edge.http import server as http_server
 from router.edge.http.app import make_app
 from router.edge.http.connection import Limits
 from router.edge.http.server import DESCRIPTORS_KEPT
+from router.tenancy.sqlite.schema import WrongVersion
+from router.tenancy.start import Tenancy, tenancy
 from shared import config, telemetry
 from shared.process import Stop, tell
 
@@ -102,9 +105,14 @@ async def serve(settings: RouterConfig) -> int:
     _allow_connections(settings.max_connections)
     stop, registry = Stop(), _registry()
     stop.install()
+    async with tenancy(settings.store) as tenants:
+        return await _serve(settings, tenants, stop, registry)
+
+
+async def _serve(settings: RouterConfig, tenants: Tenancy, stop: Stop, registry: CollectorRegistry) -> int:
     dispatch = DispatchSettings(policy=settings.policy)
-    service = await start_service(settings.workers, registry=registry, dispatch=dispatch)
-    gate = Gate(service, timeout=settings.request_timeout or None)
+    service = await start_service(settings.workers, registry=registry, dispatch=dispatch, admission=tenants.admission)
+    gate = Gate(service, timeout=settings.request_timeout or None, authenticator=tenants.authenticator)
     try:
         async with _edges(settings, gate, registry):
             ready = asyncio.create_task(_tell_ready(gate))
@@ -129,7 +137,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     flush = telemetry.setup_tracing("octavo-router", os.environ)
     try:
         return uvloop.run(serve(settings))
-    except OSError as error:
+    except (OSError, sqlite3.Error, WrongVersion) as error:
         sys.stderr.write(f"octavo-router: {error}\n")
         return 1
     finally:

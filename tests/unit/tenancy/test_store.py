@@ -180,7 +180,11 @@ async def test_retry_after_is_exact(store: SqliteStore, clock: FakeClock) -> Non
 
 
 async def test_rates_tell_what_is_left_and_when_all_is_back(store: SqliteStore, clock: FakeClock) -> None:
-    limits: dict[str, Any] = {"requests_per_minute": 10, "prompt_tokens_per_minute": 100, "output_tokens_per_minute": 50}
+    limits: dict[str, Any] = {
+        "requests_per_minute": 10,
+        "prompt_tokens_per_minute": 100,
+        "output_tokens_per_minute": 50,
+    }
     granted = await store.reserve(wanted("a", prompt=30, output=20, **limits))
     requests, prompt, output = granted.rates.requests, granted.rates.prompt_tokens, granted.rates.output_tokens
     told = [(rate.limit, rate.remaining) for rate in (requests, prompt, output) if rate is not None]
