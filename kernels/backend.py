@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,11 +22,13 @@ from kernels.kv.cpu import block_bytes as cpu_block_bytes
 from kernels.layers.reference import layers
 from kernels.linear import pack
 from kernels.logits.reference import logits
+from kernels.lora.reference import ReferenceSlots
+from kernels.lora.slots import AdapterSlots
 from kernels.mlp.reference import mlp
 from kernels.prepare.reference import Batch, prepare
 from kernels.rotary.table import RotaryTable
 from kernels.sample.reference import Draw, finite, greedy, sample
-from kernels.weights import AttnIn, AttnOut, Embedding, Head, Layer, Mlp, Packed
+from kernels.weights import AttnIn, Layer, Packed
 
 Tensor = torch.Tensor
 # Opaque outside the kernels: what a backend's `kv_pool` and `prepare` make, its other ops take. A pool has `blocks`,
@@ -39,6 +42,10 @@ _LOG = logging.getLogger("octavo.kernels")
 class Backend:
     """The ops that models and the sampler call. The references hold their contracts; an op may change its `x` in place.
 
+    embed, attn_out, mlp and logits take the step's `prepare`d state last, for its adapters, and attn_out and mlp the
+    layer's number; without them they run on the base model alone. `adapter_slots(shapes, slots=, max_rank=, dtype=)`
+    makes what kernels.lora.slots.BatchAdapters names.
+
     `layers` runs all layers: attn_in, attention, attn_out and mlp in turn, or something that equals it. `numerics`
     changes whenever an op may give other bits; it is part of a worker's numerics_id. `library_threads` is how many
     threads torch's own operators should use beside the ops.
@@ -51,13 +58,14 @@ class Backend:
     kv_pool: Callable[..., Pool]
     block_bytes: Callable[..., int]
     prepare: Callable[[Batch, Pool, tuple[RotaryTable, ...], tuple[AttentionSpec, ...]], Prepared]
-    embed: Callable[[Tensor, Embedding], Tensor]
+    adapter_slots: Callable[..., AdapterSlots]
+    embed: Callable[..., Tensor]
     attn_in: Callable[[Tensor, AttnIn, Prepared, Pool, int], Tensor]
     attention: Callable[[Tensor, Prepared, Pool, int, AttentionSpec], Tensor]
-    attn_out: Callable[[Tensor, Tensor, AttnOut], Tensor]
-    mlp: Callable[[Tensor, Mlp], Tensor]
+    attn_out: Callable[..., Tensor]
+    mlp: Callable[..., Tensor]
     layers: Callable[[Tensor, tuple[Layer, ...], Prepared, Pool], Tensor]
-    logits: Callable[[Tensor, Tensor, Head], Tensor]
+    logits: Callable[..., Tensor]
     finite: Callable[[Tensor], Tensor]
     greedy: Callable[[Tensor], Tensor]
     sample: Callable[[Tensor, Draw], Tensor]
@@ -94,6 +102,7 @@ def _cpu(threads: int, wanted: str) -> Backend:
         kv_pool=ops.kv_pool,
         block_bytes=cpu_block_bytes,
         prepare=ops.prepare,
+        adapter_slots=ops.adapter_slots,
         embed=ops.embed,
         attn_in=ops.attn_in,
         attention=ops.attention,
@@ -127,6 +136,7 @@ def _reference(threads: int, _wanted: str) -> Backend:
         kv_pool=KVPool.allocate,
         block_bytes=reference_block_bytes,
         prepare=prepare,
+        adapter_slots=partial(ReferenceSlots, threads=threads),
         embed=embed,
         attn_in=attn_in,
         attention=attention,

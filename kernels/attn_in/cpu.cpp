@@ -1,6 +1,7 @@
 // Norm, QKV projection, norm of heads, rotary embedding, KV write.
 #include "../kv/cpu.h"
 #include "../linear/rows.h"
+#include "../lora/cpu.h"
 #include "../prepare/cpu.h"
 
 using namespace octavo;
@@ -93,11 +94,20 @@ void octavo_attn_in(Engine* engine, const float* x, const OctavoAttnIn* w, const
     engine->inputs.get<Act<W>>(row_room(rows) * row_stride<Act<W>>(w->qkv.k));
     float* results = engine->results.get<float>(rows * stride);
     const Places places{*w, *pool, *rotary, layer};
+    const int64_t queries = w->heads * w->head_dim, keys = w->kv_heads * w->head_dim;
+    const Target targets[] = {{OCTAVO_LORA_Q, 0, queries}, {OCTAVO_LORA_K, queries, keys}, {OCTAVO_LORA_V, queries + keys, keys}};
+    const Lora lora(&step->adapted, layer, targets);
+    if (lora.any()) engine->shrunk.get<Act<W>>(lora.room());
     engine->team.run([&](const Member& me) {
       const Rows<W> in = enter<W>(me, *engine, x, rows, w->norm, w->qkv.k);
       int64_t first, last;
       me.share(blocks_of(w->qkv), first, last);
+      if (lora.any()) shrink<W>(me, *engine, lora, in.data, in.stride, w->qkv.k);
       multiply<W>(in.data, in.stride, rows, w->qkv, first, last, nullptr, Keep{results, stride});
+      if (lora.any()) {
+        me.barrier();
+        add_adapters<W>(me, *engine, lora, results, stride);
+      }
       release_tiles();
       me.barrier();
       finish_runs<W>(me, *step, places, results, stride, q);

@@ -4,6 +4,7 @@ import torch
 
 from kernels.kv import KVPool
 from kernels.linear.reference import linear
+from kernels.lora.reference import Adapted, add
 from kernels.prepare.reference import Prepared
 from kernels.rms_norm.reference import rms_norm
 from kernels.rotary.reference import rotate
@@ -15,7 +16,10 @@ def attn_in(x: torch.Tensor, weights: AttnIn, step: Prepared, pool: KVPool, laye
     pool.
     """
     normed = x if weights.norm is None else rms_norm(x, weights.norm)
-    qkv = linear(normed, weights.qkv).view(x.shape[0], -1, weights.head_dim)
+    qkv = linear(normed, weights.qkv)
+    if step.adapted is not None:
+        qkv = _adapted(qkv, normed, weights, step.adapted, layer)
+    qkv = qkv.view(x.shape[0], -1, weights.head_dim)
     turning = weights.heads + weights.kv_heads
     qk, v = qkv[:, :turning], qkv[:, turning:]
     if weights.head_norm is not None:
@@ -24,6 +28,16 @@ def attn_in(x: torch.Tensor, weights: AttnIn, step: Prepared, pool: KVPool, laye
     turned = rotate(qk, turn.cos, turn.sin)
     pool.write(layer, step.writes, turned[:, weights.heads :], v)
     return turned[:, : weights.heads]
+
+
+def _adapted(qkv: torch.Tensor, x: torch.Tensor, weights: AttnIn, step: Adapted, layer: int) -> torch.Tensor:
+    """With what the adapters add, float32."""
+    qkv, width = qkv.float(), weights.kv_heads * weights.head_dim
+    keys = weights.heads * weights.head_dim
+    add(qkv, x, step, layer, "q")
+    add(qkv, x, step, layer, "k", column=keys)
+    add(qkv, x, step, layer, "v", column=keys + width)
+    return qkv
 
 
 def _head_norm(qk: torch.Tensor, norm: HeadNorm, heads: int) -> torch.Tensor:

@@ -53,6 +53,20 @@ struct OctavoHead {
   double softcap;
 };
 
+// One module of an adapter: result += b (scale * a x). Packed as lora/cpu.h says; rank 0: the adapter leaves it alone.
+struct OctavoLora {
+  const void *a, *b;
+  int64_t rank;
+  double scale;
+};
+
+// `modules`: OCTAVO_LORA_MODULES a layer, in this order, then the head's and the embedding's. `rank`: the largest.
+enum OctavoLoraModule : int64_t { OCTAVO_LORA_Q, OCTAVO_LORA_K, OCTAVO_LORA_V, OCTAVO_LORA_O, OCTAVO_LORA_GATE, OCTAVO_LORA_UP, OCTAVO_LORA_DOWN, OCTAVO_LORA_MODULES };
+struct OctavoAdapter {
+  const OctavoLora* modules;
+  int64_t layers, rank;
+};
+
 struct OctavoLayer {
   OctavoAttnIn attn_in;
   OctavoAttention attention;

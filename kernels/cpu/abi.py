@@ -80,6 +80,23 @@ class HeadStruct(ctypes.Structure):
     _fields_ = [("norm", NormStruct), ("proj", LinearStruct), ("softcap", ctypes.c_double)]
 
 
+class LoraStruct(ctypes.Structure):
+    """OctavoLora."""
+
+    _fields_ = [
+        ("a", ctypes.c_void_p),
+        ("b", ctypes.c_void_p),
+        ("rank", ctypes.c_int64),
+        ("scale", ctypes.c_double),
+    ]
+
+
+class AdapterStruct(ctypes.Structure):
+    """OctavoAdapter."""
+
+    _fields_ = [("modules", ctypes.c_void_p), ("layers", ctypes.c_int64), ("rank", ctypes.c_int64)]
+
+
 class LayerStruct(ctypes.Structure):
     """OctavoLayer."""
 

@@ -32,14 +32,17 @@ class Scratch {
 };
 
 struct Engine {
-  explicit Engine(int threads) : team(threads), own(new Scratch[threads]) {}
+  explicit Engine(int threads) : team(threads), own(new Scratch[threads]), gathers(new Scratch[threads]) {}
 
   Team team;
   Scratch inputs;   // rows in the form that products take them
   Scratch results;  // rows of a product that the next phase reads
   Scratch hidden;   // activations between the two products of an MLP
   Scratch partials;  // attention's splits
+  Scratch shrunk;    // adapters' rows between their two products
+  Scratch deltas;    // what adapters add to gate and up
   std::unique_ptr<Scratch[]> own;  // one a thread
+  std::unique_ptr<Scratch[]> gathers;  // one a thread: an adapter's rows
 };
 
 }  // namespace octavo

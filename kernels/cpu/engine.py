@@ -24,8 +24,8 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "octavo_attn_in": (None, (_POINTER, _POINTER, _POINTER, _POINTER, _POINTER, _POINTER, _INT, _POINTER)),
     "octavo_kv_write": (None, (_POINTER, _POINTER, _POINTER, _POINTER, _INT)),
     "octavo_attention": (_INT, (_POINTER, _POINTER, _POINTER, _POINTER, _INT, _POINTER, _POINTER, _INT)),
-    "octavo_attn_out": (None, (_POINTER, _POINTER, _POINTER, _INT, _INT, _POINTER)),
-    "octavo_mlp": (None, (_POINTER, _POINTER, _INT, _POINTER)),
+    "octavo_attn_out": (None, (_POINTER, _POINTER, _POINTER, _INT, _INT, _POINTER, _POINTER, _INT)),
+    "octavo_mlp": (None, (_POINTER, _POINTER, _INT, _POINTER, _POINTER, _INT)),
     "octavo_greedy": (None, (_POINTER, _POINTER, _INT, _INT, _POINTER)),
     "octavo_finite": (None, (_POINTER, _POINTER, _INT, _INT, _POINTER)),
     "octavo_sample": (None, (_POINTER, _POINTER, _INT, _INT, _POINTER, _POINTER)),
@@ -33,7 +33,12 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
         _INT,
         (_POINTER, _POINTER, _POINTER, _INT, _POINTER, _POINTER, _POINTER, _POINTER, _POINTER, _POINTER),
     ),
-    "octavo_logits": (None, (_POINTER, _POINTER, _POINTER, _INT, _POINTER, _POINTER)),
+    "octavo_logits": (None, (_POINTER, _POINTER, _POINTER, _INT, _POINTER, _POINTER, _POINTER)),
+    "octavo_step_adapters": (None, (_POINTER, _POINTER)),
+    "octavo_step_adapted": (_POINTER, (_POINTER,)),
+    "octavo_embed_adapted": (None, (_POINTER, _POINTER, _INT, _INT, _REAL, _POINTER, _POINTER)),
+    "octavo_lora_sizes": (None, (_INT, _INT, _INT, _INT, _POINTER, _POINTER)),
+    "octavo_lora_pack": (None, (_POINTER, _POINTER, _INT, _INT, _INT, _INT, _POINTER, _POINTER)),
 }
 
 

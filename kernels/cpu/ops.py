@@ -13,6 +13,8 @@ from kernels.attention.spec import AttentionSpec
 from kernels.cpu import abi
 from kernels.cpu.engine import Engine
 from kernels.kv.cpu import CpuKVPool
+from kernels.lora.cpu import CpuSlots, installed
+from kernels.lora.weights import LoraShapes
 from kernels.prepare.reference import Batch
 from kernels.rotary.table import RotaryTable
 from kernels.sample.reference import Draw
@@ -30,6 +32,7 @@ class CpuStep:
     handle: int
     tokens: int
     rotaries: ctypes.Array[abi.RotaryStruct]
+    adapted: int | None  # prepare/cpu.h's Adapted, of the step
     kept: tuple[Any, ...]
 
 
@@ -87,18 +90,41 @@ class CpuOps:
         turns = (abi.RotaryStruct * len(rotaries))(
             *(abi.RotaryStruct(r.cos.data_ptr(), r.sin.data_ptr(), r.cos.shape[1]) for r in rotaries)
         )
-        step = CpuStep(handle=handle, tokens=int(lengths.sum()), rotaries=turns, kept=(tables, rotaries))
+        held = installed(batch.adapters)
+        if held is not None:
+            self._lib.octavo_step_adapters(handle, held.addresses.ctypes.data)
+        step = CpuStep(
+            handle=handle,
+            tokens=int(lengths.sum()),
+            rotaries=turns,
+            adapted=None if held is None else self._lib.octavo_step_adapted(handle),
+            kept=(tables, rotaries, held),
+        )
         weakref.finalize(step, self._lib.octavo_step_free, handle)
         return step
 
-    def embed(self, tokens: Tensor, weights: Embedding) -> Tensor:
+    def adapter_slots(self, shapes: LoraShapes, *, slots: int, max_rank: int, dtype: torch.dtype) -> CpuSlots:
+        """Places for adapters."""
+        return CpuSlots(self._engine, shapes, slots=slots, max_rank=max_rank, dtype=dtype)
+
+    def embed(self, tokens: Tensor, weights: Embedding, step: CpuStep | None = None) -> Tensor:
         """tokens int64 [tokens] -> float32 [tokens, hidden], valid until the next call."""
-        table = weights.table
+        table, tokens = weights.table, tokens.contiguous()
         out = self._buffer("stream", tokens.shape[0], table.shape[1])
+        kind = abi.DTYPES[table.dtype]
         self._lib.octavo_embed(
-            tokens.contiguous().data_ptr(), tokens.shape[0], table.data_ptr(), abi.DTYPES[table.dtype], table.shape[1],
-            weights.scale, out.data_ptr(),
-        )  # fmt: skip
+            tokens.data_ptr(), tokens.shape[0], table.data_ptr(), kind, table.shape[1], weights.scale, out.data_ptr()
+        )
+        if step is not None and step.adapted is not None:
+            self._lib.octavo_embed_adapted(
+                self._engine.handle,
+                tokens.data_ptr(),
+                kind,
+                table.shape[1],
+                weights.scale,
+                step.adapted,
+                out.data_ptr(),
+            )
         return out
 
     def attn_in(self, x: Tensor, weights: AttnIn, step: CpuStep, pool: CpuKVPool, layer: int) -> Tensor:
@@ -124,17 +150,20 @@ class CpuOps:
             raise ValueError("a sequence is longer than attention's splits can cover")
         return out[: step.tokens, :width]
 
-    def attn_out(self, x: Tensor, attended: Tensor, weights: AttnOut) -> Tensor:
+    def attn_out(
+        self, x: Tensor, attended: Tensor, weights: AttnOut, step: CpuStep | None = None, layer: int = 0
+    ) -> Tensor:
         """x float32 [tokens, hidden] + proj(attended), in place."""
         self._lib.octavo_attn_out(
             self._engine.handle, x.data_ptr(), attended.data_ptr(), attended.stride(0), x.shape[0],
-            self._struct(weights, abi.attn_out_struct),
+            self._struct(weights, abi.attn_out_struct), _adapted(step), layer,
         )  # fmt: skip
         return x
 
-    def mlp(self, x: Tensor, weights: Mlp) -> Tensor:
+    def mlp(self, x: Tensor, weights: Mlp, step: CpuStep | None = None, layer: int = 0) -> Tensor:
         """x float32 [tokens, hidden], in place."""
-        self._lib.octavo_mlp(self._engine.handle, x.data_ptr(), x.shape[0], self._struct(weights, abi.mlp_struct))
+        struct = self._struct(weights, abi.mlp_struct)
+        self._lib.octavo_mlp(self._engine.handle, x.data_ptr(), x.shape[0], struct, _adapted(step), layer)
         return x
 
     def layers(self, x: Tensor, layers: tuple[Layer, ...], step: CpuStep, pool: CpuKVPool) -> Tensor:
@@ -153,12 +182,12 @@ class CpuOps:
             raise ValueError("a sequence is longer than attention's splits can cover")
         return x
 
-    def logits(self, x: Tensor, rows: Tensor, weights: Head) -> Tensor:
+    def logits(self, x: Tensor, rows: Tensor, weights: Head, step: CpuStep | None = None) -> Tensor:
         """x float32 [tokens, hidden], rows int64 [rows] -> float32 [rows, vocabulary], valid until the next call."""
         out = self._buffer("logits", rows.shape[0], weights.proj.n)
         self._lib.octavo_logits(
             self._engine.handle, x.data_ptr(), rows.contiguous().data_ptr(), rows.shape[0],
-            self._struct(weights, abi.head_struct), out.data_ptr(),
+            self._struct(weights, abi.head_struct), _adapted(step), out.data_ptr(),
         )  # fmt: skip
         return out
 
@@ -206,6 +235,10 @@ class CpuOps:
         if found is None:
             found = self._structs[id(weights)] = (weights, make(weights))
         return ctypes.byref(found[1])
+
+
+def _adapted(step: CpuStep | None) -> int | None:
+    return None if step is None else step.adapted
 
 
 def _up(count: int) -> int:

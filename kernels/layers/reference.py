@@ -15,6 +15,6 @@ def layers(x: torch.Tensor, weights: tuple[Layer, ...], step: Prepared, pool: KV
     """x float32 [tokens, hidden] -> the residual stream after the last layer, of the same shape. Writes KV."""
     for number, layer in enumerate(weights):
         q = attn_in(x, layer.attn_in, step, pool, number)
-        x = attn_out(x, attention(q, step, pool, number, layer.attention), layer.attn_out)
-        x = mlp(x, layer.mlp)
+        x = attn_out(x, attention(q, step, pool, number, layer.attention), layer.attn_out, step, number)
+        x = mlp(x, layer.mlp, step, number)
     return x

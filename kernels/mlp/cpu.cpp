@@ -1,5 +1,6 @@
 // Norm, gate and up projections, activation, down projection, norm of its result, residual.
 #include "../linear/rows.h"
+#include "../lora/cpu.h"
 
 using namespace octavo;
 
@@ -12,16 +13,43 @@ Floats activate(Floats x, int64_t kind) {
   return 0.5f * x * (1.f + tanh(SQRT_2_OVER_PI * (x + 0.044715f * x * x * x)));
 }
 
+// What adapters add to gate and up, float32 [places, 2 * inner]; `place` null: nothing.
+struct Deltas {
+  float* data;
+  const int32_t* place;
+  int64_t inner;
+
+  const float* of(int64_t row) const { return place && place[row] >= 0 ? data + place[row] * 2 * inner : nullptr; }
+
+  void operator()(int64_t first, int64_t count, int64_t column, int64_t columns, const float* c) const {
+    for (int64_t r = 0; r < count; r++) memcpy(data + (first + r) * 2 * inner + column, c + r * WIDTH, columns * sizeof(float));
+  }
+
+  // Zeros to blocks [first, last) of both halves of all places.
+  void clear(int64_t places, int64_t first, int64_t last) const {
+    for (int64_t place = 0; place < 2 * places; place++) memset(data + place * inner + first * WIDTH, 0, (last - first) * WIDTH * sizeof(float));
+  }
+};
+
 // Activation of gate c times up d, both [rows, 32], to columns of block `block`.
 template <class A>
 struct Gate {
   A* out;
   int64_t stride, kind;
+  Deltas deltas;
 
   void operator()(int64_t row, int64_t rows, int64_t block, const float* c, const float* d) const {
-    for (int64_t r = 0; r < rows; r++)
-      for (int i = 0; i < WIDTH; i += LANES)
-        store(out + (row + r) * stride + block * WIDTH + i, activate(load(c + r * WIDTH + i), kind) * load(d + r * WIDTH + i));
+    for (int64_t r = 0; r < rows; r++) {
+      const float* more = deltas.of(row + r);
+      for (int i = 0; i < WIDTH; i += LANES) {
+        Floats gate = load(c + r * WIDTH + i), up = load(d + r * WIDTH + i);
+        if (more) {
+          gate += load(more + block * WIDTH + i);
+          up += load(more + deltas.inner + block * WIDTH + i);
+        }
+        store(out + (row + r) * stride + block * WIDTH + i, activate(gate, kind) * up);
+      }
+    }
   }
 };
 
@@ -39,33 +67,55 @@ void gate_rows(const Member& me, const float* results, int64_t wide, int64_t inn
 }
 
 template <class W>
-void run(Engine& engine, float* x, int64_t rows, const OctavoMlp& w) {
+void run(Engine& engine, float* x, int64_t rows, const OctavoMlp& w, const Adapted* adapted, int64_t layer) {
   const int64_t inner = w.gate_up.n / 2, n = w.down.n, wide = padded(n), stride = row_stride<Act<W>>(inner);
   const bool aligned = inner % WIDTH == 0;
   engine.inputs.get<Act<W>>(row_room(rows) * row_stride<Act<W>>(w.gate_up.k));
   Act<W>* hidden = engine.hidden.get<Act<W>>(row_room(rows) * stride);
   const bool keeps = w.after.weight || !aligned;
   float* results = keeps ? engine.results.get<float>(rows * std::max(wide, padded(w.gate_up.n))) : nullptr;
+  const Target before[] = {{OCTAVO_LORA_GATE, 0, inner}, {OCTAVO_LORA_UP, inner, inner}}, after[] = {{OCTAVO_LORA_DOWN, 0, n}};
+  const Lora entry(adapted, layer, before), exit(adapted, layer, after);
+  if (entry.any() || exit.any()) engine.shrunk.get<Act<W>>(std::max(entry.room(), exit.room()));
+  Deltas deltas{nullptr, nullptr, inner};
+  if (entry.any() && aligned) deltas = Deltas{engine.deltas.get<float>(entry.rows.rows.size() * 2 * inner), entry.rows.place.data(), inner};
   engine.team.run([&](const Member& me) {
     const Rows<W> in = enter<W>(me, engine, x, rows, w.norm, w.gate_up.k);
     int64_t first, last;
+    if (entry.any()) {
+      shrink<W>(me, engine, entry, in.data, in.stride, w.gate_up.k);
+      me.barrier();
+    }
     if (aligned) {
       me.share(inner / WIDTH, first, last);
-      multiply_pairs<W>(in.data, in.stride, rows, w.gate_up, inner / WIDTH, first, last, nullptr, Gate<Act<W>>{hidden, stride, w.activation});
+      if (entry.any()) {
+        if (!entry.complete(2)) deltas.clear(entry.rows.rows.size(), first, last);
+        expand<W>(engine.shrunk.get<Act<W>>(entry.room()), entry, Evenly{me}, deltas);
+      }
+      const Gate<Act<W>> gate{hidden, stride, w.activation, deltas};
+      multiply_pairs<W>(in.data, in.stride, rows, w.gate_up, inner / WIDTH, first, last, nullptr, gate);
     } else {
       me.share(blocks_of(w.gate_up), first, last);
       multiply<W>(in.data, in.stride, rows, w.gate_up, first, last, nullptr, Keep{results, padded(w.gate_up.n)});
       me.barrier();
+      if (entry.any()) {
+        add_adapters<W>(me, engine, entry, results, padded(w.gate_up.n));
+        me.barrier();
+      }
       gate_rows(me, results, padded(w.gate_up.n), inner, rows, w.activation, hidden, stride);
     }
     me.barrier();
     me.share(blocks_of(w.down), first, last);
+    if (exit.any()) shrink<W>(me, engine, exit, hidden, stride, inner);
+    if (w.after.weight) multiply<W>(hidden, stride, rows, w.down, first, last, nullptr, Keep{results, wide});
+    else multiply<W>(hidden, stride, rows, w.down, first, last, nullptr, Add{x, n});
+    if (exit.any()) {
+      me.barrier();
+      add_adapters<W>(me, engine, exit, w.after.weight ? results : x, w.after.weight ? wide : n);
+    }
     if (w.after.weight) {
-      multiply<W>(hidden, stride, rows, w.down, first, last, nullptr, Keep{results, wide});
       me.barrier();
       add_normed(me, results, wide, w.after, rows, n, x);
-    } else {
-      multiply<W>(hidden, stride, rows, w.down, first, last, nullptr, Add{x, n});
     }
     release_tiles();
   });
@@ -75,8 +125,8 @@ void run(Engine& engine, float* x, int64_t rows, const OctavoMlp& w) {
 
 extern "C" {
 
-// x float32 [rows, hidden], in place.
-void octavo_mlp(Engine* engine, float* x, int64_t rows, const OctavoMlp* w) {
-  by_dtype(w->gate_up.dtype, [&](auto sample) { run<decltype(sample)>(*engine, x, rows, *w); });
+// x float32 [rows, hidden], in place. `adapted` null: no adapters.
+void octavo_mlp(Engine* engine, float* x, int64_t rows, const OctavoMlp* w, const Adapted* adapted, int64_t layer) {
+  by_dtype(w->gate_up.dtype, [&](auto sample) { run<decltype(sample)>(*engine, x, rows, *w, adapted, layer); });
 }
 }

@@ -10,6 +10,8 @@ from collections.abc import Callable
 import torch
 
 from kernels.linear.reference import linear
+from kernels.lora.reference import add
+from kernels.prepare.reference import Prepared
 from kernels.rms_norm.reference import rms_norm
 from kernels.weights import Activation, Mlp
 
@@ -28,11 +30,22 @@ def gelu_tanh(x: torch.Tensor) -> torch.Tensor:
     return torch.div(x, below, out=below)
 
 
-def mlp(x: torch.Tensor, weights: Mlp) -> torch.Tensor:
-    """x float32 [tokens, hidden] -> float32 [tokens, hidden]; the activation runs in float32."""
+def mlp(x: torch.Tensor, weights: Mlp, step: Prepared | None = None, layer: int = 0) -> torch.Tensor:
+    """x float32 [tokens, hidden] -> float32 [tokens, hidden]; the activation runs in float32. The adapters of `step`, if
+    any, are those of `layer`.
+    """
+    adapted = None if step is None else step.adapted
     normed = x if weights.norm is None else rms_norm(x, weights.norm)
-    gate, up = linear(normed, weights.gate_up).float().chunk(2, dim=-1)
-    y = linear(activation(weights.activation)(gate).mul_(up), weights.down)
+    both = linear(normed, weights.gate_up).float()
+    gate, up = both.chunk(2, dim=-1)
+    if adapted is not None:
+        add(both, normed, adapted, layer, "gate")
+        add(both, normed, adapted, layer, "up", column=gate.shape[1])
+    inner = activation(weights.activation)(gate).mul_(up)
+    y = linear(inner, weights.down)
+    if adapted is not None:
+        y = y.float()
+        add(y, inner, adapted, layer, "down")
     return x + (y if weights.after is None else rms_norm(y, weights.after))
 
 

@@ -24,5 +24,28 @@ Step* octavo_step_new(const int64_t* starts, const int64_t* lengths, const int64
   return step;
 }
 
+// adapters[c]: what chunk c runs with, or null; they must outlive the step.
+void octavo_step_adapters(Step* step, const OctavoAdapter* const* adapters) {
+  Adapted& adapted = step->adapted;
+  std::vector<size_t> order;
+  for (size_t c = 0; c < step->chunks.size(); c++)
+    if (adapters[c]) order.push_back(c);
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return adapters[a] < adapters[b]; });
+  adapted.place.assign(step->tokens, -1);
+  for (const size_t c : order) {
+    const Chunk& chunk = step->chunks[c];
+    if (adapted.groups.empty() || adapted.groups.back().adapter != adapters[c])
+      adapted.groups.push_back(Group{adapters[c], (int64_t)adapted.rows.size(), 0});
+    for (int64_t token = chunk.first; token < chunk.first + chunk.length; token++) {
+      adapted.place[token] = adapted.rows.size();
+      adapted.rows.push_back(token);
+    }
+    adapted.groups.back().count += chunk.length;
+    adapted.rank = std::max(adapted.rank, adapters[c]->rank);
+  }
+}
+
+const Adapted* octavo_step_adapted(const Step* step) { return step->adapted.any() ? &step->adapted : nullptr; }
+
 void octavo_step_free(Step* step) { delete step; }
 }

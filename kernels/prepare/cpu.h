@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "../cpu/abi.h"
+
 namespace octavo {
 
 // Tokens `first` .. `first + length - 1` are positions `start` .. of a sequence whose blocks are `table`.
@@ -24,10 +26,27 @@ struct Item {
   int64_t split, part;  // of a split item: which split, and where its partial lies; -1: an item of all its splits
 };
 
+// Rows that run with one adapter: places first .. first + count - 1 of Adapted::rows.
+struct Group {
+  const OctavoAdapter* adapter;
+  int64_t first, count;
+};
+
+// The rows of a step that run with adapters, adapter by adapter. `place` tells where a row stands among them; -1: nowhere.
+struct Adapted {
+  std::vector<Group> groups;
+  std::vector<int64_t> rows;
+  std::vector<int32_t> place;
+  int64_t rank = 0;  // the largest
+
+  bool any() const { return !groups.empty(); }
+};
+
 struct Step {
   int64_t tokens = 0;
   std::vector<Chunk> chunks;
   std::vector<Run> runs;
+  Adapted adapted;
 
   // Attention's items for a number of KV heads and query heads a KV head, made when first asked for.
   struct Cut {

@@ -10,6 +10,7 @@ import torch
 from kernels.attention.plan import Piece, plan
 from kernels.attention.spec import AttentionSpec
 from kernels.kv import BLOCK, KVPool
+from kernels.lora.reference import Adapted, adapted
 from kernels.lora.slots import BatchAdapters
 from kernels.rotary.table import RotaryTable
 
@@ -29,13 +30,14 @@ class Batch:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Prepared:
-    """What turns queries and keys, table by table (rows of the tokens' positions), where K and V are written, and how
-    the attention of each spec is cut. Opaque outside the kernels.
+    """What turns queries and keys, table by table (rows of the tokens' positions), where K and V are written, how the
+    attention of each spec is cut, and which rows run with adapters. Opaque outside the kernels.
     """
 
     turns: tuple[RotaryTable, ...]
     writes: torch.Tensor
     pieces: Mapping[AttentionSpec, tuple[Piece, ...]]
+    adapted: Adapted | None = None
 
 
 def chunk_of_token(batch: Batch) -> npt.NDArray[np.int64]:
@@ -65,6 +67,7 @@ def prepare(
         turns=tuple(_rows(rotary, positions) for rotary in rotaries),
         writes=pool.index(places[:, None]),
         pieces=_pieces(batch, pool, specs),
+        adapted=adapted(batch.adapters, chunk_of_token(batch)),
     )
 
 

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 
 from kernels.backend import Backend, backend
+from kernels.lora.slots import AdapterSlots
 from kernels.rotary.table import regime, rotary_table
 from worker.execution.config import RunnerConfig
 from worker.execution.memory import InsufficientMemory, KvSize, auto_budget, size_kv
@@ -15,7 +16,7 @@ from worker.layers.weights import torch_dtype
 from worker.models.checkpoint import Checkpoint
 from worker.models.decoder import Decoder, Progress, load, silent
 from worker.models.errors import ModelError
-from worker.models.spec import DecoderSpec
+from worker.models.spec import DecoderSpec, lora_shapes
 from worker.sampling.sampler import Sampler
 from worker.sampling.state import SamplingState
 
@@ -55,6 +56,18 @@ def _assemble(checkpoint: Checkpoint, config: RunnerConfig, ops: Backend, model:
         kv_bytes=size.bytes,
         numerics_id=numerics_id(config, ops, checkpoint.revision, [regime(one, length) for one in model.spec.rotaries]),
         depth=config.depth,
+        adapters=_adapters(model.spec, config, ops),
+    )
+
+
+def _adapters(spec: DecoderSpec, config: RunnerConfig, ops: Backend) -> AdapterSlots | None:
+    if not config.adapter_slots:
+        return None
+    return ops.adapter_slots(
+        lora_shapes(spec),
+        slots=config.adapter_slots,
+        max_rank=config.max_adapter_rank,
+        dtype=torch_dtype(config.dtype),
     )
 
 

@@ -12,7 +12,8 @@ class RunnerConfig:
     `memory_share`. `max_running` is the number of
     slots, `step_tokens` the most tokens of a step. `depth` 1 runs steps on a thread of their own, one ahead.
     `deterministic` makes a request's tokens independent of its batch, bit for bit. `backend` and `cpu_isa` as
-    kernels.backend.backend takes them.
+    kernels.backend.backend takes them. `adapter_slots` is how many adapters can be used at a time (0: none at all),
+    `max_adapter_rank` the largest rank of their modules.
     """
 
     dtype: Dtype
@@ -26,3 +27,5 @@ class RunnerConfig:
     deterministic: bool = True
     backend: str = "auto"
     cpu_isa: str = "auto"
+    adapter_slots: int = 0
+    max_adapter_rank: int = 64

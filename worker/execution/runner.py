@@ -7,6 +7,7 @@ from dataclasses import replace
 import torch
 
 from kernels.backend import Backend, Pool
+from kernels.lora.slots import AdapterSlots
 from kernels.rotary.table import RotaryTable
 from worker.execution.inputs import step_inputs
 from worker.execution.prompts import PromptScorer
@@ -20,7 +21,7 @@ _NOTHING = StepResult(tokens=(), logprobs=(), errors=())
 
 class ModelRunner:
     """A `worker.plan.Executor`. At depth 0 a step runs inside `execute`; at depth 1 on a thread of the runner's, in
-    order.
+    order. `adapters` are the slots that chunks name; whoever loads adapters fills them.
     """
 
     def __init__(
@@ -36,11 +37,13 @@ class ModelRunner:
         kv_bytes: int,
         numerics_id: str,
         depth: int,
+        adapters: AdapterSlots | None = None,
     ):
         self._model, self._ops, self._pool, self._rotaries = model, ops, pool, rotaries
         self._slots, self._sampler = slots, sampler
         self._scorer = PromptScorer(model.logits, slots, sampler.state, model.spec.vocab_size)
         self._worker = ThreadPoolExecutor(1, "octavo-step") if depth else None
+        self.adapters = adapters
         self.max_model_len = max_model_len
         self.kv_bytes = kv_bytes
         self.numerics_id = numerics_id
@@ -86,14 +89,14 @@ class ModelRunner:
             self._pool.copy_blocks([copy.source for copy in plan.copies], [copy.target for copy in plan.copies])
 
     def _compute(self, plan: StepPlan) -> StepResult:
-        inputs = step_inputs(plan, self._slots)
+        inputs = step_inputs(plan, self._slots, self.adapters)
         step = self._ops.prepare(inputs.batch, self._pool, self._rotaries, self._model.spec.attentions)
         hidden = self._model.forward(inputs.tokens, step, self._pool)
-        result = self._sample(plan, hidden, inputs.rows) if plan.samples else _NOTHING
-        return replace(result, prompts=self._scorer.score(plan, hidden)) if plan.prompts else result
+        result = self._sample(plan, self._model.logits(hidden, inputs.rows, step)) if plan.samples else _NOTHING
+        return replace(result, prompts=self._scorer.score(plan, hidden, step)) if plan.prompts else result
 
-    def _sample(self, plan: StepPlan, hidden: torch.Tensor, rows: torch.Tensor) -> StepResult:
-        sampled = self._sampler.sample(self._model.logits(hidden, rows), plan.samples)
+    def _sample(self, plan: StepPlan, logits: torch.Tensor) -> StepResult:
+        sampled = self._sampler.sample(logits, plan.samples)
         self._slots.put([row.slot for row in plan.samples], [row.position for row in plan.samples], sampled.tokens)
         return StepResult(tokens=sampled.tokens.tolist(), logprobs=sampled.logprobs, errors=sampled.errors)
 

@@ -32,11 +32,11 @@ class Decoder:
         """tokens int64 [tokens] of the prepared step -> the residual stream after the last layer, [tokens, hidden].
         Writes KV.
         """
-        return self._ops.layers(self._ops.embed(tokens, self._ends.embedding), self._layers, step, pool)
+        return self._ops.layers(self._ops.embed(tokens, self._ends.embedding, step), self._layers, step, pool)
 
-    def logits(self, x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        """Logits float32 [rows, vocabulary] of some rows of what `forward` gave."""
-        return self._ops.logits(x, rows, self._ends.head)
+    def logits(self, x: torch.Tensor, rows: torch.Tensor, step: Prepared | None = None) -> torch.Tensor:
+        """Logits float32 [rows, vocabulary] of some rows of what `forward` gave for `step`, whose adapters run. None: none."""
+        return self._ops.logits(x, rows, self._ends.head, step)
 
 
 def load(

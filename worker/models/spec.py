@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from kernels.attention.spec import AttentionSpec
+from kernels.lora.weights import LoraShapes
 from kernels.rotary.table import RotarySpec
 from kernels.weights import Activation
 
@@ -48,6 +49,27 @@ class DecoderSpec:
     def rotaries(self) -> tuple[RotarySpec, ...]:
         """The different ones; a layer's rotary number is its place among them."""
         return tuple(dict.fromkeys(self.rotary))
+
+
+def lora_shapes(spec: DecoderSpec) -> LoraShapes:
+    """What adapters of the model must fit."""
+    a, hidden = spec.attention[0], spec.hidden
+    queries, keys = (a.heads * a.head_dim, hidden), (a.kv_heads * a.head_dim, hidden)
+    inner = (spec.intermediate, hidden)
+    return LoraShapes(
+        layers=spec.layers,
+        modules={
+            "q": queries,
+            "k": keys,
+            "v": keys,
+            "o": (hidden, queries[0]),
+            "gate": inner,
+            "up": inner,
+            "down": (hidden, spec.intermediate),
+            "head": (spec.vocab_size, hidden),
+            "embed": (hidden, spec.vocab_size),
+        },
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

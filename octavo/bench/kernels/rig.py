@@ -33,7 +33,7 @@ def weights_of(checkpoint: Checkpoint, dtype: torch.dtype, ops: Backend) -> Weig
     """Loads the model as the worker does, and notes what its forward pass gives to the ops."""
     seen: dict[str, Any] = {}
 
-    def embed(tokens: torch.Tensor, weights: Embedding) -> torch.Tensor:
+    def embed(tokens: torch.Tensor, weights: Embedding, _step: Prepared) -> torch.Tensor:
         seen["embedding"] = weights
         return tokens
 
@@ -41,7 +41,7 @@ def weights_of(checkpoint: Checkpoint, dtype: torch.dtype, ops: Backend) -> Weig
         seen["layers"] = weights
         return x
 
-    def logits(x: torch.Tensor, _rows: torch.Tensor, weights: Head) -> torch.Tensor:
+    def logits(x: torch.Tensor, _rows: torch.Tensor, weights: Head, _step: Prepared) -> torch.Tensor:
         seen["head"] = weights
         return x
 
