@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: tests share the cores with the servers they start
+os.environ.setdefault("TRITON_INTERPRET", "1")  # before triton: its kernels run on CPU in the tests
 
 ROOT = Path(__file__).resolve().parent.parent
 

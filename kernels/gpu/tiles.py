@@ -1,0 +1,83 @@
+"""The table of tiles: what each kernel's blocks measure, by architecture and, where it matters, head size.
+
+`tiles.json` beside this holds, by architecture, by kernel, by size ("*" for any): the blocks' constants by name, `warps`
+and `stages`. It was chosen by the compiled code's registers and shared memory; `octavo bench kernels --tune` measures
+and writes another one.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+DEFAULT = Path(__file__).with_name("tiles.json")
+ANY = "*"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tile:
+    """`blocks` are the kernel's constants by name."""
+
+    blocks: Mapping[str, int]
+    warps: int
+    stages: int
+
+    def __getitem__(self, name: str) -> int:
+        return self.blocks[name]
+
+
+class Tiles:
+    """The tiles of one architecture."""
+
+    def __init__(self, entries: Mapping[str, Mapping[str, Tile]]):
+        self._entries = entries
+
+    @classmethod
+    def read(cls, arch: str, path: Path = DEFAULT) -> "Tiles":
+        """From a table's file. KeyError where it does not have the architecture."""
+        table = json.loads(path.read_text(encoding="utf-8"))[arch]
+        return cls({kernel: {size: _tile(row) for size, row in rows.items()} for kernel, rows in table.items()})
+
+    def find(self, kernel: str, size: int | None = None) -> Tile:
+        """The kernel's tile at that size, or its tile for any."""
+        rows = self._entries[kernel]
+        return rows.get(str(size)) or rows[ANY]
+
+    def __iter__(self) -> Iterator[tuple[str, str, Tile]]:
+        for kernel, rows in self._entries.items():
+            for size, tile in rows.items():
+                yield kernel, size, tile
+
+    def replaced(self, kernel: str, size: str, tile: Tile) -> "Tiles":
+        """With one tile changed (for tuning)."""
+        rows = {**self._entries.get(kernel, {}), size: tile}
+        return Tiles({**self._entries, kernel: rows})
+
+
+def write(arch: str, tiles: Tiles, path: Path) -> None:
+    """Put the architecture's tiles into the file, beside what it holds for others."""
+    table = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    rows: dict[str, dict[str, dict[str, int]]] = {}
+    for kernel, size, tile in tiles:
+        rows.setdefault(kernel, {})[size] = {**tile.blocks, "warps": tile.warps, "stages": tile.stages}
+    table[arch] = rows
+    path.write_text(_text(table), encoding="utf-8")
+
+
+def _tile(row: Mapping[str, int]) -> Tile:
+    blocks = {name: value for name, value in row.items() if name not in ("warps", "stages")}
+    return Tile(blocks=blocks, warps=row["warps"], stages=row["stages"])
+
+
+def _text(table: Mapping[str, Mapping[str, Mapping[str, Mapping[str, int]]]]) -> str:
+    """JSON with one line a tile, so that a retuned table reads as a short difference."""
+    archs = []
+    for arch, kernels in table.items():
+        lines = [
+            f'    "{kernel}": {{\n'
+            + ",\n".join(f'      "{size}": {json.dumps(row)}' for size, row in rows.items())
+            + "\n    }"
+            for kernel, rows in kernels.items()
+        ]
+        archs.append(f'  "{arch}": {{\n' + ",\n".join(lines) + "\n  }")
+    return "{\n" + ",\n".join(archs) + "\n}\n"
