@@ -56,7 +56,7 @@ class Quotas:
 
     def start(self) -> None:
         """Renews what lives and sweeps what does not, until closed."""
-        self._task = asyncio.create_task(self._beat())
+        self._task = asyncio.create_task(self._keep_beating())
 
     async def reserve(self, caller: Caller, estimate: Estimate) -> Reservation:
         """See Admission."""
@@ -122,14 +122,23 @@ class Quotas:
                     _LOG.warning("%s was settled already: this router was taken for lost", charge_id)
                 return
 
-    async def _beat(self) -> None:
+    async def _keep_beating(self) -> None:
         while True:
             await asyncio.sleep(self._seconds)
             try:
-                await self._store.renew([held.renewal() for held in self._live.values()])
-                await self._store.sweep()
+                await self.beat()
             except OctavoError as error:
                 _LOG.error("reservations are not renewed: %s", error.message)
+
+    async def beat(self) -> None:
+        """Renews all that live here, then settles what other routers lost."""
+        if self._live:
+            await self._store.renew([held.renewal() for held in self._live.values()])
+        await self._store.sweep()
+
+    def used(self) -> int:
+        """Output tokens so far of all that lives here."""
+        return sum(held.renewal().output_tokens for held in self._live.values())
 
     async def aclose(self) -> None:
         """See Admission."""
