@@ -1,11 +1,13 @@
 """Greedy runs of a list of prompts through the engine, in whatever way the scheduler is told to."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from kernels.lora.slots import AdapterSlots
+from kernels.lora.weights import LoraWeights
 from shared.types import OPEN_TENANT, Choice, Finished, Sampling, TokenRequest
 from worker.engine.engine import Engine
 from worker.execution.build import ModelRunner, RunnerConfig, build
@@ -26,7 +28,9 @@ class Outcome:
     finished: Finished
 
 
-def make_runner(checkpoint: Checkpoint, *, dtype: Any = "float32", depth: int = 0) -> ModelRunner:
+def make_runner(
+    checkpoint: Checkpoint, *, dtype: Any = "float32", depth: int = 0, adapter_slots: int = 0
+) -> ModelRunner:
     config = RunnerConfig(
         dtype=dtype,
         max_running=SLOTS,
@@ -35,6 +39,7 @@ def make_runner(checkpoint: Checkpoint, *, dtype: Any = "float32", depth: int = 
         kv_bytes=KV_BYTES,
         threads=torch.get_num_threads(),
         depth=depth,
+        adapter_slots=adapter_slots,
     )
     return build(checkpoint, config)
 
@@ -68,10 +73,41 @@ class ShortChunks:
         ]
 
 
-class Session:
-    """One engine over a runner; `changes` go into the scheduler's configuration, `blocks` makes its pool smaller."""
+class DirectLoader:
+    """A `worker.scheduler.adapters.SlotLoader` that has every adapter at hand and fills slots at once."""
 
-    def __init__(self, runner: ModelRunner, *, executor: Executor | None = None, blocks: int = 0, **changes: Any):
+    def __init__(self, slots: AdapterSlots, adapters: Mapping[bytes, LoraWeights]):
+        self._slots = slots
+        self._adapters = adapters
+        self._done: list[int] = []
+
+    def install(self, slot: int, digest: bytes) -> None:
+        self._slots.install(slot, self._adapters[digest])
+        self._done.append(slot)
+
+    def clear(self, slot: int) -> None:
+        self._slots.clear(slot)
+
+    def take(self) -> list[int]:
+        """Slots that were filled since the last call."""
+        done, self._done = self._done, []
+        return done
+
+
+class Session:
+    """One engine over a runner; `changes` go into the scheduler's configuration, `blocks` makes its pool smaller. `adapters` are there by
+    their digests.
+    """
+
+    def __init__(
+        self,
+        runner: ModelRunner,
+        *,
+        executor: Executor | None = None,
+        blocks: int = 0,
+        adapters: Mapping[bytes, LoraWeights] | None = None,
+        **changes: Any,
+    ):
         fields: dict[str, Any] = {
             "max_running": SLOTS,
             "step_tokens": STEP_TOKENS,
@@ -82,19 +118,30 @@ class Session:
             "max_waiting": 1000,
             "max_waiting_per_tenant": 1000,
             "depth": runner.depth,
+            "max_adapters": runner.adapters.slots if runner.adapters else 0,
         }
-        scheduler = Scheduler(SchedulerConfig(**(fields | changes)), blocks or runner.num_blocks)
+        self._loader = DirectLoader(runner.adapters, adapters) if runner.adapters and adapters else None
+        config = SchedulerConfig(**(fields | changes))
+        scheduler = Scheduler(config, blocks or runner.num_blocks, loader=self._loader)
         self.engine = Engine(scheduler, executor or runner)
         self._handle = 0
 
-    def run(self, prompts: Sequence[Sequence[int]], max_tokens: int) -> list[Outcome]:
-        """All prompts at once, greedily, past any end token. Raises AssertionError where one is rejected."""
-        handles = [self._submit(prompt, max_tokens) for prompt in prompts]
+    def run(
+        self, prompts: Sequence[Sequence[int]], max_tokens: int, digests: Sequence[bytes] | None = None
+    ) -> list[Outcome]:
+        """All prompts at once, greedily, past any end token, each with the adapter of that digest (empty: none). Raises AssertionError
+        where one is rejected.
+        """
+        wanted = digests or [b""] * len(prompts)
+        handles = [self._submit(prompt, max_tokens, one) for prompt, one in zip(prompts, wanted, strict=True)]
         tokens: dict[int, list[int]] = {handle: [] for handle in handles}
         finished: dict[int, Finished] = {}
         while len(finished) < len(handles):
             output = self.engine.step()
-            assert not self.engine.stalled or output.finished, "the engine has work and cannot go on"
+            filled = self._loader.take() if self._loader else []
+            for slot in filled:
+                self.engine.adapter_loaded(slot)
+            assert not self.engine.stalled or output.finished or filled, "the engine has work and cannot go on"
             for _, delta in output.deltas:
                 tokens[delta.handle] += delta.tokens
             finished.update({end.handle: end for _, end in output.finished})
@@ -103,7 +150,7 @@ class Session:
         self.engine.check_integrity()
         return [Outcome(tokens=tuple(tokens[handle]), finished=finished[handle]) for handle in handles]
 
-    def _submit(self, prompt: Sequence[int], max_tokens: int) -> int:
+    def _submit(self, prompt: Sequence[int], max_tokens: int, digest: bytes) -> int:
         self._handle += 1
         request = TokenRequest(
             seq=self._handle,
@@ -112,6 +159,7 @@ class Session:
             prompt_tokens=prompt,
             choices=(Choice(handle=self._handle, index=0),),
             sampling=Sampling(temperature=0.0, max_tokens=max_tokens, ignore_eos=True),
+            adapter_digest=digest,
         )
         output = self.engine.submit(0, request)
         assert not output.rejected, output.rejected
