@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from shared.tokenizer import TokenizerBundle
 from shared.types import WorkerInfo
+from worker.adapters.orders import Orders
+from worker.adapters.service import AdapterService
+from worker.adapters.version import AdapterParts
 from worker.engine import AsyncEngine, Engine
 from worker.metrics import WorkerMetrics
 from worker.plan import Executor
@@ -33,6 +36,7 @@ class Parts:
     info: WorkerInfo
     tokenizer: TokenizerBundle
     times: StepTimes | None = None
+    adapters: AdapterParts | None = None
     close: Callable[[], None] = _nothing
 
 
@@ -46,7 +50,10 @@ def assemble(
     clock: Callable[[], float] = time.monotonic,
 ) -> Loaded:
     """A worker whose engine is started. Must be called inside the event loop that serves."""
-    scheduler = Scheduler(parts.scheduler, parts.info.total_blocks, started_at=clock(), times=parts.times)
+    orders = Orders(parts.adapters) if parts.adapters else None
+    scheduler = Scheduler(
+        parts.scheduler, parts.info.total_blocks, started_at=clock(), times=parts.times, loader=orders
+    )
     engine = AsyncEngine(Engine(scheduler, parts.executor, clock), clock=clock, check=check)
     hub = Hub(
         engine,
@@ -56,5 +63,7 @@ def assemble(
         settings=settings or StreamSettings(),
         clock=clock,
     )
+    if parts.adapters and orders:
+        hub.adapters = AdapterService(parts.adapters, orders, engine, hub.adapters_changed)
     hub.start()
     return Loaded(hub=hub, tokenizer=parts.tokenizer, drain_seconds=drain_seconds)

@@ -74,6 +74,15 @@ class WorkerConfig:
         default="auto", metadata=_help("instructions that the cpu kernels use: auto, amx, avx512, avx2, generic")
     )
     threads: int = field(default=0, metadata=_help("that compute; 0: as many as the cores this process really gets"))
+    max_adapters: int = field(
+        default=0,
+        metadata=_help("device slots for LoRA adapters, so many different ones a step; 0: adapters are not served"),
+    )
+    max_adapter_rank: int = field(default=64, metadata=_help("largest rank of an adapter"))
+    adapter_dir: str = field(
+        default="", metadata=_help("directory of adapters, as `name` and `tenant/name`; looked at now and again")
+    )
+    adapter_host_bytes: ByteSize = field(default=ByteSize(2 << 30), metadata=_help("for adapters in host memory"))
     drain_seconds: float = field(default=30.0, metadata=_help("for running requests when told to stop"))
     check_integrity: bool = field(default=False, metadata=_help("check the engine's invariants whenever it is idle"))
     log_level: LogLevel = field(default="info", metadata=_help("what is logged, on stderr"))
@@ -94,9 +103,11 @@ class WorkerConfig:
             isinstance(self.target_itl_ms, str) or 0 < self.target_itl_ms < math.inf,
             "target_itl_ms must be positive and finite",
         )
-        for name in ("max_running", "step_tokens", "max_waiting"):
+        for name in ("max_running", "step_tokens", "max_waiting", "max_adapter_rank"):
             _check(getattr(self, name) >= 1, f"{name} must be at least 1")
-        for name in ("max_model_len", "max_waiting_per_tenant", "threads"):
+        _check(self.adapter_host_bytes > 0, "adapter_host_bytes must be positive")
+        _check(not self.adapter_dir or self.max_adapters > 0, "adapter_dir needs max_adapters of at least 1")
+        for name in ("max_model_len", "max_waiting_per_tenant", "threads", "max_adapters"):
             _check(getattr(self, name) >= 0, f"{name} must not be negative")
         _check(0 <= self.drain_seconds < math.inf, "drain_seconds must be finite and not negative")
         # every running choice is due one token a step

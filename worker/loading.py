@@ -7,12 +7,15 @@ import logging
 import os
 import uuid
 from collections.abc import Callable, MutableMapping
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from shared import config as settings
 from shared.hashing import BLOCK_SIZE
 from shared.tokenizer import TokenizerFilesError
 from shared.types import WorkerInfo
 from worker import auto
+from worker.adapters.version import AdapterParts
 from worker.assemble import Parts
 from worker.config import WorkerConfig
 from worker.execution.config import RunnerConfig
@@ -23,6 +26,10 @@ from worker.scheduler.steptime import StepShape, StepTimes
 from worker.sources.cache import cache_directory
 from worker.step_store import Place, StepStore, cpu_name
 from worker.warmup import Limits, WarmUp
+
+if TYPE_CHECKING:
+    from worker.execution.runner import ModelRunner
+    from worker.sources.open import Source
 
 _LOG = logging.getLogger("octavo.worker")
 
@@ -74,6 +81,8 @@ def _load(config: WorkerConfig, threads: int) -> Parts:
         deterministic=config.deterministic,
         backend=config.backend,
         cpu_isa=config.cpu_isa,
+        adapter_slots=config.max_adapters,
+        max_adapter_rank=config.max_adapter_rank,
     )
     runner: ModelRunner = build(source.checkpoint, runner_config, progress())
     info = WorkerInfo(
@@ -89,6 +98,8 @@ def _load(config: WorkerConfig, threads: int) -> Parts:
         max_running=config.max_running,
         eos_token_ids=source.checkpoint.eos_token_ids,
         version=settings.version(),
+        max_adapters=config.max_adapters,
+        max_adapter_rank=config.max_adapter_rank if config.max_adapters else 0,
     )
     _LOG.info(
         "%s in %s on %d threads: %d KV blocks (%d MiB), %d tokens of context",
@@ -103,8 +114,36 @@ def _load(config: WorkerConfig, threads: int) -> Parts:
         if config.step_sweep != "never":
             store.save(times)
 
-    scheduler = _scheduler(config, info, runner.depth)
-    return Parts(executor=runner, scheduler=scheduler, info=info, tokenizer=source.tokenizer, times=times, close=close)
+    return Parts(
+        executor=runner,
+        scheduler=_scheduler(config, info, runner.depth),
+        info=info,
+        tokenizer=source.tokenizer,
+        times=times,
+        adapters=_adapters(config, runner, source),
+        close=close,
+    )
+
+
+def _adapters(config: WorkerConfig, runner: "ModelRunner", source: "Source") -> AdapterParts | None:
+    """Adapters are read and packed on one thread each, so that most of the machine is left to the steps."""
+    import torch
+
+    from worker.adapters.modules import base_model
+    from worker.adapters.peft import read
+
+    device = runner.adapters
+    if device is None:
+        return None
+    base = base_model(source.checkpoint, device.shapes, max_rank=device.max_rank)
+    return AdapterParts(
+        slots=device.slots,
+        host_bytes=config.adapter_host_bytes,
+        read=lambda directory, most: read(directory, base, most),
+        device=device,
+        directory=Path(config.adapter_dir) if config.adapter_dir else None,
+        prepare=lambda: torch.set_num_threads(1),
+    )
 
 
 def _step_times(config: WorkerConfig, info: WorkerInfo, executor: Executor, store: StepStore) -> StepTimes:
@@ -145,6 +184,7 @@ def _scheduler(config: WorkerConfig, info: WorkerInfo, depth: int) -> SchedulerC
         max_waiting_per_tenant=config.max_waiting_per_tenant or config.max_waiting,
         prefix_cache=config.prefix_cache,
         depth=depth,
+        max_adapters=config.max_adapters,
         target_itl_s=auto.target_itl(config.target_itl_ms),
     )
 

@@ -100,6 +100,8 @@ async def _run(
         parts, metrics=metrics, drain_seconds=settings.drain_seconds, check=settings.check_integrity
     )  # fmt: skip
     hub = loaded.hub
+    if hub.adapters is not None:
+        await hub.adapters.looked()
     servicer.loaded = loaded
     tell(event="ready", model=parts.info.model, worker_id=parts.info.worker_id)
     await _first(stop.drain.wait(), hub.dead)

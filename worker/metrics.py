@@ -1,14 +1,35 @@
 """The worker's metrics, each defined once."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from shared.types import AdapterInfo
 from worker.engine import Report
 
 _PREFIX = "octavo_worker_"
 _STEP_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)  # seconds
+
+
+class AdapterMetrics:
+    """Where each adapter is: source, host or device."""
+
+    def __init__(self, levels: Gauge, host: Gauge):
+        self._levels = levels
+        self._host = host
+        self._told: dict[str, AdapterInfo] = {}
+
+    def tell(self, infos: Mapping[str, AdapterInfo | None]) -> None:
+        """What these names are now; None where there is none any more."""
+        for name, info in infos.items():
+            before = self._told.pop(name, None)
+            if before is not None:
+                self._levels.remove(name, before.level.value)
+            if info is not None:
+                self._told[name] = info
+                self._levels.labels(name, info.level.value).set(1)
+        self._host.set(sum(info.bytes for info in self._told.values()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +47,7 @@ class WorkerMetrics:
     rejected: Counter
     steps: Histogram
     failed_steps: Counter
+    adapters: AdapterMetrics
 
     @classmethod
     def make(cls, registry: CollectorRegistry, up: Callable[[], bool]) -> "WorkerMetrics":
@@ -56,6 +78,12 @@ class WorkerMetrics:
                 _PREFIX + "step_seconds", "Time of an engine step", registry=registry, buckets=_STEP_BUCKETS
             ),
             failed_steps=counter("failed_steps", "Steps that failed as a whole"),
+            adapters=AdapterMetrics(
+                gauge("adapter", "1 for each adapter, by the level that it is at", "adapter", "level"),
+                gauge(
+                    "adapter_host_bytes", "Bytes of adapters' names in host memory; versions of several count for each"
+                ),
+            ),
         )
 
     def observe(self, report: Report, preempted: int) -> None:

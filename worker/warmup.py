@@ -84,7 +84,7 @@ def points(limits: Limits) -> list[Point]:
 def _setup(point: Point) -> StepPlan:
     """Slots and tables of the point's sequences, and nothing to compute."""
     starts, tables, first = [], [], 0
-    for slot, start, length in point.sequences:
+    for slot, start, length, _ in point.sequences:
         tokens, count = start + length, blocks_for(start + length)
         starts.append(SlotStart(slot=slot, tokens=(0,) * tokens, prompt_len=tokens, sampling=_SAMPLING, choice_index=0))
         tables.append(TableWrite(slot=slot, first=0, blocks=tuple(range(first, first + count))))
@@ -94,7 +94,7 @@ def _setup(point: Point) -> StepPlan:
 
 def _work(point: Point) -> StepPlan:
     """The point's step."""
-    rows = [SampleRow(number, slot, start + length) for number, (slot, start, length) in enumerate(point.sequences)]
+    rows = [SampleRow(number, one.slot, one.start + one.length) for number, one in enumerate(point.sequences)]
     return StepPlan(step=-1, chunks=point.sequences, samples=tuple(rows))
 
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from shared.types import AbortReason, TokenRequest
+from shared.types import AbortReason, RejectCode, TokenRequest
 from worker.engine.engine import Engine
 from worker.engine.report import Draft, Report
 from worker.events import EngineStats
@@ -114,6 +114,26 @@ class AsyncEngine:
             draft.snapshots.append((stream, hashes))
 
         self._send(command)
+
+    def adapter_loaded(self, slot: int) -> None:
+        """A device slot holds what was ordered."""
+        self._send(lambda engine, draft: draft.add(engine.adapter_loaded(slot)))
+
+    def adapter_failed(self, slot: int, code: RejectCode, message: str) -> None:
+        """What was ordered for a device slot cannot be had; those who wait for it are told."""
+        self._send(lambda engine, draft: draft.add(engine.adapter_failed(slot, code, message)))
+
+    def forget_adapter(self, digest: bytes) -> None:
+        """No name means it any more; its slot is cleared when nothing uses it."""
+        self._send(lambda engine, draft: draft.add(engine.forget_adapter(digest)))
+
+    def remember_adapter(self, digest: bytes) -> None:
+        """A name means it again."""
+        self._send(lambda engine, _: engine.remember_adapter(digest))
+
+    def pin_adapter(self, digest: bytes, pinned: bool) -> None:
+        """Keep its device slot from others, or not any more."""
+        self._send(lambda engine, _: engine.pin_adapter(digest, pinned))
 
     async def flush_cache(self) -> int:
         """Forget cached blocks that nothing uses; their number. Raises RuntimeError where the engine is dead or dies."""

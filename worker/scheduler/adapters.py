@@ -90,6 +90,11 @@ class Adapters:
 
     # ---- slots
 
+    @property
+    def loading(self) -> bool:
+        """Whether any order has not been answered."""
+        return any(slot.adapter is not None and not slot.ready for slot in self._slots)
+
     def plan(self, wanted: Iterable[tuple[Adapter, float]], now: float) -> None:
         """Give slots to those that want one; `wanted` is most urgent first, with when each began to wait."""
         self.settle()

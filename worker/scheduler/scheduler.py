@@ -141,6 +141,8 @@ class Scheduler:
         )
         self._planner.fill(builder, now)
         if builder.empty:
+            if not self._flights and self._residents.adapters.loading:
+                self._progress_at = now  # no step was due: what could be computed waits for its adapter
             return None
         self._next_step += 1
         self._flights.append(builder.flight(now, self._times.predict(builder.shape)))

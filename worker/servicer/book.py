@@ -1,6 +1,6 @@
 """The open requests of one stream, each with its span: a child of the router's, from the Submit to the last choice's end."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from opentelemetry import trace
@@ -12,6 +12,7 @@ from shared.types import Finished, FinishReason, Rejected, TokenRequest
 @dataclass(kw_only=True, slots=True, eq=False)
 class _Open:
     span: trace.Span
+    adapter: bytes = b""  # its digest
     handles: set[int] = field(default_factory=set)
     begun: bool = False  # some token is out
     output_tokens: int = 0
@@ -25,10 +26,16 @@ def _span(request: TokenRequest) -> trace.Span:
     return span
 
 
-class Book:
-    """Knows what the engine knows of a stream, as far as reports have come."""
+def _nobody(_digest: bytes) -> None:
+    """Serves no adapters."""
 
-    def __init__(self) -> None:
+
+class Book:
+    """Knows what the engine knows of a stream, as far as reports have come. `release` is called with the adapter's digest of each request
+    that ends."""
+
+    def __init__(self, release: Callable[[bytes], None] = _nobody) -> None:
+        self._release = release
         self._by_seq: dict[int, _Open] = {}
         self._seq_of: dict[int, int] = {}
 
@@ -39,7 +46,7 @@ class Book:
 
     def begin(self, request: TokenRequest) -> None:
         """It goes to the engine. A handle that is in use stays its older request's: the engine will reject this one."""
-        entry = self._by_seq[request.seq] = _Open(span=_span(request))
+        entry = self._by_seq[request.seq] = _Open(span=_span(request), adapter=request.adapter_digest)
         for choice in request.choices:
             if choice.handle not in self._seq_of:
                 self._seq_of[choice.handle] = request.seq
@@ -88,3 +95,5 @@ class Book:
         entry.span.set_attribute("octavo.output_tokens", entry.output_tokens)
         entry.span.set_attribute("octavo.outcome", outcome)
         entry.span.end()
+        if entry.adapter:
+            self._release(entry.adapter)

@@ -3,14 +3,18 @@
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from protos import worker_pb2 as pb
-from shared.errors import OctavoError, Unavailable
-from shared.types import AbortReason, Load, TokenRequest, WorkerInfo
+from shared.errors import Internal, OctavoError, Unavailable
+from shared.types import AbortReason, AdapterLoad, Load, TokenRequest, WorkerInfo
 from shared.wire import worker as wire
+from worker.adapters.errors import AdapterVersionUnavailable
+from worker.adapters.service import AdapterService
 from worker.engine import AsyncEngine, Report, StepFacts
 from worker.metrics import WorkerMetrics
+from worker.servicer.adapterfeed import AdapterFeed
+from worker.servicer.adapterloads import loads_of
 from worker.servicer.credits import shares
 from worker.servicer.fanout import by_stream
 from worker.servicer.kvfeed import KvFeed
@@ -55,10 +59,14 @@ class Hub:
         self._preemptions = 0
         self._failed = 0  # steps in a row
         self._moved = asyncio.Event()
+        self._searches: set[asyncio.Task[None]] = set()
+        self.adapters: AdapterService | None = None  # set before the start, where adapters are served
 
     def start(self) -> None:
         """Start the engine."""
         self.engine.start(self)
+        if self.adapters is not None:
+            self.adapters.start()
 
     def serving(self) -> bool:
         """Whether new work is taken and gets done."""
@@ -76,7 +84,15 @@ class Hub:
         if self.dead.done():
             raise Unavailable("the worker's engine has died")
         kv = KvFeed(self.epoch, self._kv_position) if hello.kv_events else None
-        stream = RouterStream(self._next_stream, hello, self, kv=kv, settings=self.settings, clock=self._clock)
+        stream = RouterStream(
+            self._next_stream,
+            hello,
+            self,
+            kv=kv,
+            adapters=self._adapter_feed(),
+            settings=self.settings,
+            clock=self._clock,
+        )
         self._next_stream += 1
         self._streams[stream.number] = stream
         self._metrics.routers.set(len(self._streams))
@@ -98,6 +114,19 @@ class Hub:
         welcome = pb.Welcome(protocol=wire.PROTOCOL, info=wire.info_to_pb(self.info), kv_epoch=self.epoch)
         return pb.Down(welcome=welcome)
 
+    def _adapter_feed(self) -> AdapterFeed | None:
+        return None if self.adapters is None else AdapterFeed(self.adapters.infos(), self.adapters.info)
+
+    def adapters_changed(self, names: Iterable[str]) -> None:
+        """Something that is told of these has."""
+        every = tuple(names)
+        for stream in self._streams.values():
+            if stream.adapters is not None:
+                stream.adapters.changed(every)
+                stream.outbound.want_adapters()
+        if self.adapters is not None:
+            self._metrics.adapters.tell({name: self.adapters.info(name) for name in every})
+
     # ---- Desk
 
     @property
@@ -116,6 +145,46 @@ class Hub:
     def request_snapshot(self, stream: int) -> None:
         """See Desk."""
         self.engine.request_snapshot(stream)
+
+    def adapted(self, request: TokenRequest) -> TokenRequest | None:
+        """See Desk."""
+        if self.adapters is None:
+            if request.adapter_name or request.adapter_digest:
+                raise AdapterVersionUnavailable("this worker serves no adapters")
+            return request
+        return self.adapters.known(request)
+
+    def find_adapter(self, request: TokenRequest, done: Callable[[OctavoError | None], None]) -> None:
+        """See Desk."""
+        task = asyncio.get_running_loop().create_task(self._find_adapter(request, done))
+        self._searches.add(task)
+        task.add_done_callback(self._searches.discard)
+
+    async def _find_adapter(self, request: TokenRequest, done: Callable[[OctavoError | None], None]) -> None:
+        error = None
+        try:
+            assert self.adapters is not None
+            await self.adapters.find_out(request)
+        except OctavoError as refused:
+            error = refused
+        except Exception:  # noqa: BLE001 - a fault of ours costs this request alone
+            _LOG.exception("an adapter cannot be looked for")
+            error = Internal("internal error")
+        done(error)
+
+    def release(self, digest: bytes) -> None:
+        """See Desk."""
+        if self.adapters is not None:
+            self.adapters.release(digest)
+
+    def prefetch(self, name: str, digest: bytes) -> None:
+        """See Desk."""
+        if self.adapters is not None:
+            self.adapters.prefetch(name, digest)
+
+    def adapter_loads(self) -> tuple[AdapterLoad, ...]:
+        """See Desk."""
+        return loads_of(self.engine.stats.adapters, self._clock())
 
     @property
     def _steps(self) -> int:
@@ -168,6 +237,8 @@ class Hub:
         for number, (deltas, finished, rejected) in by_stream(report.output).items():
             if number in self._streams:
                 self._streams[number].deliver(self._steps, deltas, finished, rejected)
+        if self.adapters is not None:
+            self.adapters.observe(report.stats.adapters)
         self._tell_kv(report)
         self._retell()
         self._judge(report.step)
@@ -245,4 +316,7 @@ class Hub:
         self.end_streams(None)
         if not await self._until(lambda: not self._streams, self.settings.flush_timeout):
             _LOG.warning("%d routers have not read to the end", len(self._streams))
-        return await self.engine.stop(self.settings.flush_timeout)
+        ended = await self.engine.stop(self.settings.flush_timeout)
+        if self.adapters is not None and not await self.adapters.close(self.settings.flush_timeout):
+            _LOG.warning("an adapter is still being loaded")
+        return ended

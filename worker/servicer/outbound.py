@@ -1,6 +1,6 @@
-"""What waits to be written to a router: what is urgent, then steps in order, then Load, then KV.
+"""What waits to be written to a router: what is urgent, then steps in order, then Load, then adapters, then KV.
 
-Load and KV frames are made when their turn comes, so that they tell the newest; a KV frame goes only where nothing else waits,
+Load, adapter and KV frames are made when their turn comes, so that they tell the newest; a KV frame goes only where nothing else waits,
 so that a snapshot's pieces lie between steps. Steps that gathered while a frame was written go out as one.
 """
 
@@ -16,8 +16,15 @@ from worker.servicer.bundle import MOST, Bundle, frames_of, run_length
 class Outbound:
     """`undelivered` counts the bundles of which no frame is out."""
 
-    def __init__(self, *, make_load: Callable[[], pb.Down], next_kv: Callable[[], pb.Down | None]):
+    def __init__(
+        self,
+        *,
+        make_load: Callable[[], pb.Down],
+        next_kv: Callable[[], pb.Down | None],
+        next_adapters: Callable[[], pb.Down | None] = lambda: None,
+    ):
         self._make_load = make_load
+        self._next_adapters = next_adapters
         self._next_kv = next_kv
         self._urgent: deque[pb.Down] = deque()
         self._bundles: deque[Bundle] = deque()
@@ -48,6 +55,10 @@ class Outbound:
 
     def want_kv(self) -> None:
         """There may be a KV frame."""
+        self._ready.set()
+
+    def want_adapters(self) -> None:
+        """There may be an adapter frame."""
         self._ready.set()
 
     def close(self) -> None:
@@ -81,7 +92,7 @@ class Outbound:
         if self._load_due:
             self._load_due = False
             return self._make_load()
-        return self._next_kv()
+        return self._next_adapters() or self._next_kv()
 
     def _cut(self) -> list[Bundle]:
         count = run_length(list(islice(self._bundles, MOST)))

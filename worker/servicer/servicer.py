@@ -10,9 +10,11 @@ import grpc.aio
 from protos import worker_pb2 as pb
 from protos import worker_pb2_grpc as pb_grpc
 from shared import rpc
-from shared.errors import Internal, OctavoError, Unavailable
+from shared.errors import Internal, InvalidRequest, OctavoError, Unavailable
 from shared.tokenizer import TokenizerBundle
 from shared.wire import worker as wire
+from shared.wire.adapters import adapter_info_to_pb
+from worker.adapters.library import Library
 from worker.servicer.connection import converse
 from worker.servicer.hub import Hub
 
@@ -90,3 +92,36 @@ class WorkerServicer(pb_grpc.WorkerServicer):
             return pb.FlushCacheResponse(blocks=await hub.engine.flush_cache())
         except RuntimeError as error:
             await rpc.abort(context, Unavailable(str(error)))
+
+    async def _adapters(self, context: _Context) -> Library:
+        adapters = (await self._need(context)).hub.adapters
+        if adapters is None:
+            await rpc.abort(context, InvalidRequest("this worker serves no adapters"))
+        return adapters.library
+
+    async def LoadAdapter(self, request: pb.LoadAdapterRequest, context: _Context) -> pb.AdapterInfo:
+        """Answers when the adapter has been read and checked."""
+        library = await self._adapters(context)
+        try:
+            info = await library.load(request.name, request.source, replace=request.replace, pin=request.pin)
+        except OctavoError as error:
+            await rpc.abort(context, error)
+        return adapter_info_to_pb(info)
+
+    async def UnloadAdapter(self, request: pb.UnloadAdapterRequest, context: _Context) -> pb.UnloadAdapterResponse:
+        """Answers when the name is gone."""
+        library = await self._adapters(context)
+        try:
+            await library.unload(request.name)
+        except OctavoError as error:
+            await rpc.abort(context, error)
+        return pb.UnloadAdapterResponse()
+
+    async def PinAdapter(self, request: pb.PinAdapterRequest, context: _Context) -> pb.AdapterInfo:
+        """Answers when the adapter is in host memory, where it is to be pinned."""
+        library = await self._adapters(context)
+        try:
+            info = await library.pin(request.name, request.pinned)
+        except OctavoError as error:
+            await rpc.abort(context, error)
+        return adapter_info_to_pb(info)

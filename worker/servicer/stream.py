@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from protos import worker_pb2 as pb
@@ -9,6 +10,7 @@ from shared import rpc
 from shared.errors import DeadlineExceeded, InvalidRequest, OctavoError, Overloaded
 from shared.types import (
     AbortReason,
+    AdapterLoad,
     Finished,
     FinishReason,
     Load,
@@ -18,11 +20,14 @@ from shared.types import (
     TokenRequest,
 )
 from shared.wire import worker as wire
+from worker.adapters.errors import reject_code
 from worker.servicer.acks import Acks
+from worker.servicer.adapterfeed import AdapterFeed
 from worker.servicer.assembly import Assembly, Partial, given
 from worker.servicer.book import Book
 from worker.servicer.bundle import Bundle
 from worker.servicer.kvfeed import KvFeed
+from worker.servicer.lobby import Lobby
 from worker.servicer.outbound import Outbound
 from worker.servicer.pacer import LoadPacer
 from worker.servicer.presence import Presence
@@ -55,6 +60,22 @@ class Desk(Protocol):
     def request_snapshot(self, stream: int) -> None:
         """Have `RouterStream.snapshot` called."""
 
+    def adapted(self, request: TokenRequest) -> TokenRequest | None:
+        """The request with its adapter's version, which is held till `release`; None where that has to be found out. Raises
+        OctavoErrors."""
+
+    def find_adapter(self, request: TokenRequest, done: Callable[[OctavoError | None], None]) -> None:
+        """Find it out, and tell what came of it, later."""
+
+    def release(self, digest: bytes) -> None:
+        """A request of this version has ended."""
+
+    def prefetch(self, name: str, digest: bytes) -> None:
+        """A request for this adapter may come."""
+
+    def adapter_loads(self) -> tuple[AdapterLoad, ...]:
+        """Requests of each adapter."""
+
     def load(self, stream: "RouterStream") -> Load:
         """The worker's account of itself, for this stream."""
 
@@ -69,21 +90,28 @@ class RouterStream:
         desk: Desk,
         *,
         kv: KvFeed | None,
+        adapters: AdapterFeed | None,
         settings: StreamSettings,
         clock: Callable[[], float],
     ):
         self.number = number
         self.router_id = hello.router_id
         self.kv = kv
+        self.adapters = adapters
         self.acks = Acks()
-        self.book = Book()
+        self.book = Book(desk.release)
         self.over: asyncio.Future[OctavoError | None] = asyncio.get_running_loop().create_future()
-        self.outbound = Outbound(make_load=self._load, next_kv=lambda: kv.next() if kv else None)
+        self.outbound = Outbound(
+            make_load=self._load,
+            next_kv=lambda: kv.next() if kv else None,
+            next_adapters=lambda: adapters.next() if adapters else None,
+        )
         self._desk = desk
         self._settings = settings
         self._clock = clock
         self._presence = Presence(settings, clock())
         self._assembly = Assembly(limit=settings.unfinished_submits)
+        self._lobby = Lobby(clock)
         self._pacer = LoadPacer(settings, self.outbound.want_load)
         self._told: Load | None = None
 
@@ -95,6 +123,7 @@ class RouterStream:
     def close(self, why: str) -> None:
         """The stream is over, whoever ended it."""
         self._pacer.stop()
+        self._lobby.close()
         self.book.close(why)
 
     def look(self) -> None:
@@ -123,6 +152,8 @@ class RouterStream:
                 self.outbound.put_urgent(pb.Down(pong=pb.Pong(nonce=frame.ping.nonce)))
             case "snapshot_request":
                 self._desk.request_snapshot(self.number)
+            case "prefetch_adapter":
+                self._desk.prefetch(frame.prefetch_adapter.name, frame.prefetch_adapter.digest)
             case other:
                 raise InvalidRequest(f"unexpected frame: {other or 'unknown'}")
 
@@ -145,11 +176,35 @@ class RouterStream:
             self._refuse(partial, RejectCode.DRAINING, "the worker is draining")
             return
         outputs = {handle: output.tokens for handle, output in partial.outputs.items()}
-        request = wire.submit_from_pb(partial.submit, partial.prompt.tokens, outputs)
+        request = self._adapted(partial, wire.submit_from_pb(partial.submit, partial.prompt.tokens, outputs))
+        if request is None:
+            return
         self.book.begin(request)
         self._desk.submit(self.number, request)
         for handle, reason in partial.ended.items():
             self._desk.abort(self.number, (handle,), reason)
+
+    def _adapted(self, partial: Partial, request: TokenRequest) -> TokenRequest | None:
+        """With its adapter's version; None where it is refused, or waits in the lobby till that is known."""
+        try:
+            known = self._desk.adapted(self._lobby.aged(request))
+        except OctavoError as error:
+            self._no_adapter(partial, error)
+            return None
+        if known is None:
+            self._desk.find_adapter(request, self._lobby.enter(partial, self._found))
+        return known
+
+    def _found(self, partial: Partial, error: OctavoError | None) -> None:
+        if partial.void:
+            return
+        if error is None:
+            self._ready(partial)
+        else:
+            self._no_adapter(partial, error)
+
+    def _no_adapter(self, partial: Partial, error: OctavoError) -> None:
+        self._refuse(partial, reject_code(error), error.message, "model")
 
     def _refuse(self, partial: Partial, code: RejectCode, message: str, param: str = "") -> None:
         self._void(partial)
@@ -165,7 +220,7 @@ class RouterStream:
         self.told_may_differ()
 
     def _abort(self, handles: Sequence[int], reason: AbortReason) -> None:
-        held = self._assembly.holding(handles)
+        held = [*self._assembly.holding(handles), *self._lobby.holding(handles)]
         for partial in held:
             self._abort_partial(partial, handles, reason)
         waiting = {handle for partial in held for handle in partial.handles}
@@ -236,7 +291,7 @@ class RouterStream:
     def _load(self) -> pb.Down:
         self._told = self._desk.load(self)
         self._pacer.sent()
-        return wire.load_to_pb(self._told)
+        return wire.load_to_pb(replace(self._told, adapters=self._desk.adapter_loads()))
 
     @staticmethod
     def _worth_telling(load: Load) -> tuple[object, ...]:
