@@ -71,15 +71,20 @@ class Backend:
     sample: Callable[[Tensor, Draw], Tensor]
 
 
-def backend(name: str = "reference", *, threads: int = 1, isa: str = "auto") -> Backend:
-    """The backend of that name: `cpu` (compiled at first use), `reference` (plain PyTorch), or `auto`, the first of them
-    that runs here. `isa` limits the instructions that compiled kernels may use (see kernels.cpu.isa).
+def backend(name: str = "reference", *, threads: int = 1, isa: str = "auto", deterministic: bool = True) -> Backend:
+    """The backend of that name: `cpu` (compiled at first use), `reference` (plain PyTorch), `auto`, the first of them
+    that runs here, or `triton` (a GPU, or Triton's interpreter). `isa` limits the instructions that compiled CPU kernels
+    may use (see kernels.cpu.isa). `deterministic`: a row's result depends on no other row; on a CPU that is so in any
+    case, as far as `pack` is told the same.
 
-    ValueError lists what there is; kernels.cpu.build.NoCompiler or UnusableLibrary tell why `cpu` cannot be had.
+    ValueError lists what there is; kernels.cpu.build.NoCompiler or UnusableLibrary tell why `cpu` cannot be had,
+    kernels.gpu.arch.NoGpu why `triton` cannot.
     """
+    if name == "triton":
+        return _triton(deterministic)
     makers = {"auto": _auto, "cpu": _cpu, "reference": _reference}
     if name not in makers:
-        raise ValueError(f"no kernel backend {name!r}; there are: {', '.join(makers)}")
+        raise ValueError(f"no kernel backend {name!r}; there are: {', '.join([*makers, 'triton'])}")
     return makers[name](threads, isa)
 
 
@@ -101,6 +106,35 @@ def _cpu(threads: int, wanted: str) -> Backend:
         pack=ops.pack,
         kv_pool=ops.kv_pool,
         block_bytes=cpu_block_bytes,
+        prepare=ops.prepare,
+        adapter_slots=ops.adapter_slots,
+        embed=ops.embed,
+        attn_in=ops.attn_in,
+        attention=ops.attention,
+        attn_out=ops.attn_out,
+        mlp=ops.mlp,
+        layers=ops.layers,
+        logits=ops.logits,
+        finite=ops.finite,
+        greedy=ops.greedy,
+        sample=ops.sample,
+    )
+
+
+def _triton(deterministic: bool) -> Backend:
+    from kernels.gpu.launch import Launcher  # only where a GPU is chosen: Triton may not be installed elsewhere
+    from kernels.gpu.ops import TritonOps
+    from kernels.kv.triton import block_bytes as gpu_block_bytes
+
+    launch = Launcher.present(exact=deterministic)
+    ops = TritonOps(launch, fixed=deterministic)
+    return Backend(
+        name="triton",
+        numerics=f"{launch.arch.name}-{launch.tiles.digest}-{'fixed' if deterministic else 'free'}",
+        library_threads=1,
+        pack=ops.pack,
+        kv_pool=ops.kv_pool,
+        block_bytes=gpu_block_bytes,
         prepare=ops.prepare,
         adapter_slots=ops.adapter_slots,
         embed=ops.embed,

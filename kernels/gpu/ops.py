@@ -13,11 +13,14 @@ from kernels.attention.spec import AttentionSpec
 from kernels.attention.triton import attention
 from kernels.attn_in.triton import turn_and_write
 from kernels.embed.triton import embed
+from kernels.gpu.adapters import EMBED, HEAD, GpuSlots, of_rows
 from kernels.gpu.launch import Launcher
 from kernels.gpu.step import GpuStep, device_step, host_step
 from kernels.kv.triton import GpuKVPool
 from kernels.linear.triton import GpuLinear, linear, linear_float32, pack
 from kernels.logits.triton import softcap_
+from kernels.lora.triton import apply, apply_embedding
+from kernels.lora.weights import LoraShapes
 from kernels.mlp.triton import gated
 from kernels.prepare.reference import Batch
 from kernels.rms_norm.triton import add, add_rms_norm, rms_norm
@@ -64,9 +67,18 @@ class TritonOps:
         """The tables on the device."""
         return tuple(self._on_device(rotary) for rotary in rotaries)
 
-    def embed(self, tokens: Tensor, weights: Embedding) -> Tensor:
+    def adapter_slots(self, shapes: LoraShapes, *, slots: int, max_rank: int, dtype: torch.dtype) -> GpuSlots:
+        """Slots for adapters of up to `max_rank`."""
+        return GpuSlots(shapes, slots=slots, max_rank=max_rank, dtype=dtype, device=self.launch.device)
+
+    def embed(self, tokens: Tensor, weights: Embedding, step: GpuStep | None = None) -> Tensor:
         """tokens int64 [tokens] -> float32 [tokens, hidden]."""
-        return embed(self.launch, tokens.to(self.launch.device), self._on_device(weights))
+        tokens = tokens.to(self.launch.device)
+        out = embed(self.launch, tokens, self._on_device(weights))
+        adapted = None if step is None else step.adapters
+        if adapted is not None and (stack := adapted.slots.stack(EMBED)) is not None:
+            apply_embedding(self.launch, tokens, stack, adapted.step, out, weights.scale)
+        return out
 
     def attn_in(self, x: Tensor, weights: AttnIn, step: GpuStep, pool: GpuKVPool, layer: int) -> Tensor:
         """x float32 [tokens, hidden] -> rotated queries, [tokens, heads, head_dim] in the pool's dtype."""
@@ -77,21 +89,19 @@ class TritonOps:
         """q [tokens, heads, head_dim] in the pool's dtype -> [tokens, heads * head_dim] of the same dtype."""
         return attention(self.launch, q, step.attention, pool, layer, spec, fixed=step.fixed)
 
-    def attn_out(self, x: Tensor, attended: Tensor, weights: AttnOut) -> Tensor:
+    def attn_out(
+        self, x: Tensor, attended: Tensor, weights: AttnOut, step: GpuStep | None = None, layer: int = 0
+    ) -> Tensor:
         """x float32 [tokens, hidden] + norm(proj(attended)), in place."""
         weights = self._on_device(weights)
-        add(self.launch, x, linear(self.launch, attended.to(weights.proj.dtype), weights.proj), weights.after)
+        add(self.launch, x, self._linear(attended, weights.proj, step, layer, "o"), weights.after)
         return x
 
-    def mlp(self, x: Tensor, weights: Mlp) -> Tensor:
+    def mlp(self, x: Tensor, weights: Mlp, step: GpuStep | None = None, layer: int = 0) -> Tensor:
         """x float32 [tokens, hidden], in place."""
         weights = self._on_device(weights)
-        add(
-            self.launch,
-            x,
-            self._inner(rms_norm(self.launch, x, weights.norm, weights.gate_up.dtype), weights),
-            weights.after,
-        )
+        normed = rms_norm(self.launch, x, weights.norm, weights.gate_up.dtype)
+        add(self.launch, x, self._inner(normed, weights, step, layer), weights.after)
         return x
 
     def layers(self, x: Tensor, layers: tuple[Layer, ...], step: GpuStep, pool: GpuKVPool) -> Tensor:
@@ -106,9 +116,9 @@ class TritonOps:
                 normed = rms_norm(self.launch, x, attn_in.norm, attn_in.qkv.dtype)
             q = self._queries(normed, attn_in, step, pool, number)
             attended = self.attention(q, step, pool, number, layer.attention)
-            y = linear(self.launch, attended.to(attn_out.proj.dtype), attn_out.proj)
+            y = self._linear(attended, attn_out.proj, step, number, "o")
             normed = add_rms_norm(self.launch, x, y, attn_out.after, mlp.norm, mlp.gate_up.dtype)
-            y = self._inner(normed, mlp)
+            y = self._inner(normed, mlp, step, number)
             if number + 1 < len(layers):
                 following = self._on_device(layers[number + 1].attn_in)
                 normed = add_rms_norm(self.launch, x, y, mlp.after, following.norm, following.qkv.dtype)
@@ -116,11 +126,16 @@ class TritonOps:
                 add(self.launch, x, y, mlp.after)
         return x
 
-    def logits(self, x: Tensor, rows: Tensor, weights: Head) -> Tensor:
+    def logits(self, x: Tensor, rows: Tensor, weights: Head, step: GpuStep | None = None) -> Tensor:
         """x float32 [tokens, hidden], rows int64 [rows] -> float32 [rows, vocabulary]."""
         weights = self._on_device(weights)
         normed = rms_norm(self.launch, x, weights.norm, weights.proj.dtype, rows.to(x.device))
         out = linear_float32(self.launch, normed, weights.proj)
+        adapted = None if step is None else step.adapters
+        if adapted is not None and (stack := adapted.slots.stack(HEAD)) is not None:
+            own = of_rows(adapted.slot_of_token[rows.cpu().numpy()], x.device)
+            if own is not None:
+                apply(self.launch, normed, stack, own, out)
         if weights.softcap is not None:
             softcap_(self.launch, out, weights.softcap)
         return out
@@ -140,13 +155,22 @@ class TritonOps:
         return sample(self.launch, logits, sent)
 
     def _queries(self, normed: Tensor, weights: AttnIn, step: GpuStep, pool: GpuKVPool, layer: int) -> Tensor:
-        qkv = linear(self.launch, normed, weights.qkv)
+        qkv = self._linear(normed, weights.qkv, step, layer, "qkv")
         return turn_and_write(self.launch, qkv, weights, step.turns[weights.rotary], step.at, pool, layer)
 
-    def _inner(self, normed: Tensor, weights: Mlp) -> Tensor:
+    def _inner(self, normed: Tensor, weights: Mlp, step: GpuStep | None, layer: int) -> Tensor:
         """Everything of an MLP between its norms."""
-        acted = gated(self.launch, linear(self.launch, normed, weights.gate_up), weights.activation)
-        return linear(self.launch, acted, weights.down)
+        acted = gated(self.launch, self._linear(normed, weights.gate_up, step, layer, "gate_up"), weights.activation)
+        return self._linear(acted, weights.down, step, layer, "down")
+
+    def _linear(self, x: Tensor, w: GpuLinear, step: GpuStep | None, layer: int, group: str) -> Tensor:
+        """With what the step's adapters add."""
+        x = x.to(w.dtype)
+        y = linear(self.launch, x, w)
+        adapted = None if step is None else step.adapters
+        if adapted is not None and (stack := adapted.slots.stack((layer, group))) is not None:
+            apply(self.launch, x, stack, adapted.step, y)
+        return y
 
     def _on_device(self, weights: _Weights) -> _Weights:
         found = self._placed.get(id(weights))

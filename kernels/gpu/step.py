@@ -14,8 +14,10 @@ import torch
 from kernels.attention.spec import AttentionSpec
 from kernels.attention.triton import AttentionStep, attention_tile
 from kernels.attn_in.triton import Positions
+from kernels.gpu.adapters import GpuSlots, named
 from kernels.gpu.launch import Launcher
 from kernels.kv.triton import GpuKVPool
+from kernels.lora.slots import BatchAdapters
 from kernels.lora.triton import LoraStep, jobs
 from kernels.prepare.reference import Batch, chunk_of_token, position_of_token
 from kernels.rotary.table import RotaryTable
@@ -33,7 +35,16 @@ class GpuStep:
     attention: AttentionStep
     turns: tuple[RotaryTable, ...]
     fixed: bool
-    adapters: LoraStep | None = None
+    adapters: "Adapted | None" = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Adapted:
+    """A step's adapters. `slot_of_token` stays on the host: the head's rows are known to it alone."""
+
+    slots: GpuSlots
+    step: LoraStep
+    slot_of_token: npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -43,7 +54,8 @@ class HostStep:
     arrays: Mapping[str, _Ints]
     longest: int
     single: bool
-    rows: int  # tokens of an adapter job; 0 without adapters
+    adapters: BatchAdapters | None = None
+    job_rows: int = 0  # tokens of an adapter job
 
     def flat(self) -> _Ints:
         """All arrays in one, each at a multiple of 16 bytes."""
@@ -80,14 +92,16 @@ def host_step(
     }
     for queries in sorted(_queries(launch, specs, single=single, fixed=fixed)):
         arrays[f"tiles.{queries}"] = _tiles(starts, lengths, queries)
-    rows = 0
-    if batch.adapters is not None:
-        arrays["order"], arrays["jobs"], rows = jobs(batch.adapters.of_chunk[chunk])
+    adapters, job_rows = named(batch.adapters), 0
+    if adapters is not None:
+        arrays["order"], arrays["jobs"], job_rows = jobs(adapters.of_chunk[chunk])
+        arrays["slots"] = adapters.of_chunk[chunk][arrays["order"]]
     return HostStep(
         arrays={name: np.ascontiguousarray(array, dtype=np.int32) for name, array in arrays.items()},
         longest=longest,
         single=single,
-        rows=rows,
+        adapters=adapters,
+        job_rows=job_rows,
     )
 
 
@@ -97,9 +111,6 @@ def device_step(host: HostStep, flat: torch.Tensor, turns: tuple[RotaryTable, ..
         name: flat[start : start + int(np.prod(shape))].view(shape) for name, (start, shape) in host.layout().items()
     }
     tiles = {int(name.partition(".")[2]): view for name, view in views.items() if name.startswith("tiles.")}
-    adapters = None
-    if host.rows and len(views["order"]):
-        adapters = LoraStep(order=views["order"], jobs=views["jobs"], rows=host.rows)
     return GpuStep(
         tokens=len(views["position"]),
         at=Positions(position=views["position"], place=views["place"]),
@@ -113,7 +124,18 @@ def device_step(host: HostStep, flat: torch.Tensor, turns: tuple[RotaryTable, ..
         ),
         turns=turns,
         fixed=fixed,
-        adapters=adapters,
+        adapters=_adapted(host, views),
+    )
+
+
+def _adapted(host: HostStep, views: Mapping[str, torch.Tensor]) -> Adapted | None:
+    if host.adapters is None:
+        return None
+    assert isinstance(host.adapters.slots, GpuSlots)
+    return Adapted(
+        slots=host.adapters.slots,
+        step=LoraStep(order=views["order"], slots=views["slots"], jobs=views["jobs"], rows=host.job_rows),
+        slot_of_token=host.adapters.of_chunk[host.arrays["chunk_of_token"]],
     )
 
 

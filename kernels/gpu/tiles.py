@@ -8,6 +8,7 @@ and writes another one.
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 
 DEFAULT = Path(__file__).with_name("tiles.json")
@@ -42,6 +43,12 @@ class Tiles:
         """The kernel's tile at that size, or its tile for any."""
         rows = self._entries[kernel]
         return rows.get(str(size)) or rows[ANY]
+
+    @property
+    def digest(self) -> str:
+        """Hex digits that change with any tile: other tiles may sum in another order."""
+        rows = sorted((kernel, size, repr(sorted(t.blocks.items())), t.warps, t.stages) for kernel, size, t in self)
+        return blake2b(repr(rows).encode(), digest_size=6).hexdigest()
 
     def __iter__(self) -> Iterator[tuple[str, str, Tile]]:
         for kernel, rows in self._entries.items():

@@ -147,7 +147,8 @@ def bias_(
     """Add `values` float32 [pairs] to the distinct pairs of `rows` and `tokens` int64 [pairs], in place."""
     tile = Tile(blocks={"BLOCK_P": 256}, warps=4, stages=1)
     grid = (up(len(rows), 256),)
-    launch.run(bias_kernel, grid, logits, rows, tokens, values, logits.stride(0), len(rows), tile=tile)
+    columns = (rows.contiguous(), tokens.contiguous(), values.contiguous())
+    launch.run(bias_kernel, grid, logits, *columns, logits.stride(0), len(rows), tile=tile)
 
 
 def logprobs(launch: Launcher, logits: torch.Tensor, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,misc"
-"""Adapters of many slots over one batch: y += scale * b @ (a @ x), slot by slot (Chen et al., 2023, Punica; Sheng et al.,
+"""Adapters of many slots over one batch: y += b @ (scale * (a @ x)), slot by slot (Chen et al., 2023, Punica; Sheng et al.,
 2023, S-LoRA), for one projection that stacks the rows of several modules.
 
 Tokens are ordered by slot and cut into *jobs* of one slot's tokens. `shrink` computes a @ x in SPLIT_K parts of K, each
@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 
 from kernels.gpu.launch import Launcher, power_of_two, up
+from kernels.gpu.tiles import Tile
 from kernels.lora.slots import NONE
 
 _ROWS = (16, 64)  # tokens of a job: few where slots have few tokens each
@@ -89,13 +90,26 @@ def expand_kernel(
             b_ptr + slot.to(tl.int64) * s_slot + column[:, None].to(tl.int64) * s_column + r[None, :],
             mask=(column < high)[:, None] & (r < rank)[None, :], other=0.0,
         )  # fmt: skip
+        y *= tl.load(scales_ptr + slot * MODULES + module)
         change = tl.dot(y.to(b.dtype), tl.trans(b), input_precision="ieee")
-        change *= tl.load(scales_ptr + slot * MODULES + module)
         token = tl.load(order_ptr + first + row, mask=held, other=0).to(tl.int64)
         to = out_ptr + token[:, None] * s_out + column[None, :]
         mask = held[:, None] & (column < high)[None, :]
         before = tl.load(to, mask=mask, other=0.0).to(tl.float32)
         tl.store(to, (before + change).to(out_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def embed_kernel(
+    tokens_ptr, a_ptr, ranks_ptr, order_ptr, slots_ptr, y_ptr, s_slot, s_token, scale, RANK: tl.constexpr,
+):  # fmt: skip
+    place = tl.program_id(0)
+    slot = tl.load(slots_ptr + place)
+    token = tl.load(tokens_ptr + tl.load(order_ptr + place)).to(tl.int64)
+    r = tl.arange(0, RANK)
+    held = r < tl.load(ranks_ptr + slot)
+    y = tl.load(a_ptr + slot.to(tl.int64) * s_slot + token * s_token + r, mask=held, other=0.0).to(tl.float32) * scale
+    tl.store(y_ptr + place.to(tl.int64) * RANK + r, y)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -114,12 +128,16 @@ class LoraStack:
 
     @classmethod
     def empty(
-        cls, rows: tuple[int, ...], k: int, *, slots: int, max_rank: int, dtype: torch.dtype, device: torch.device
-    ) -> "LoraStack":
-        """Slots without adapters, for modules of `rows` rows each and `k` inputs. Memory is taken at once."""
+        cls, rows: tuple[int, ...], k: int, *, slots: int, max_rank: int, dtype: torch.dtype, device: torch.device,
+        by_token: bool = False,
+    ) -> "LoraStack":  # fmt: skip
+        """Slots without adapters, for modules of `rows` rows each and `k` inputs. Memory is taken at once. `by_token`: for
+        the embedding, `a` is kept as [slots, 1, k, max rank].
+        """
         offsets = np.concatenate(([0], np.cumsum(rows)))
+        shape = (k, max_rank) if by_token else (max_rank, k)
         return cls(
-            a=torch.zeros(slots, len(rows), max_rank, k, dtype=dtype, device=device),
+            a=torch.zeros(slots, len(rows), *shape, dtype=dtype, device=device),
             b=torch.zeros(slots, sum(rows), max_rank, dtype=dtype, device=device),
             ranks=torch.zeros(slots, len(rows), dtype=torch.int32, device=device),
             scales=torch.zeros(slots, len(rows), dtype=torch.float32, device=device),
@@ -127,10 +145,15 @@ class LoraStack:
             rows=rows,
         )
 
+    @property
+    def rank(self) -> int:
+        """Columns of what lies between the two products: the largest rank, filled up for the matrix instructions."""
+        return max(_LEAST_RANK, power_of_two(self.b.shape[2]))
+
     def put(self, slot: int, module: int, a: torch.Tensor, b: torch.Tensor, scale: float) -> None:
-        """Install one module: a [rank, k], b [rows of the module, rank]."""
-        rank, low = a.shape[0], sum(self.rows[:module])
-        self.a[slot, module, :rank] = a.to(self.a.device, self.a.dtype)
+        """Install one module: a [rank, k] (by token: [k, rank]), b [rows of the module, rank]."""
+        rank, low = b.shape[1], sum(self.rows[:module])
+        self.a[slot, module, : a.shape[0], : a.shape[1]] = a.to(self.a.device, self.a.dtype)
         self.b[slot, low : low + self.rows[module], :rank] = b.to(self.b.device, self.b.dtype)
         self.scales[slot, module] = scale
         self.ranks[slot, module] = rank
@@ -142,11 +165,12 @@ class LoraStack:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class LoraStep:
-    """A step's tokens by slot. `order` int32 [tokens with adapters]; `jobs` int32 [jobs, 3]: slot, first in `order`,
-    count, at most `rows`.
+    """A step's tokens by slot, int32. `order` and `slots` [tokens with adapters]: their numbers and slots; `jobs`
+    [jobs, 3]: slot, first in `order`, count, at most `rows`.
     """
 
     order: torch.Tensor
+    slots: torch.Tensor
     jobs: torch.Tensor
     rows: int
 
@@ -169,8 +193,7 @@ def apply(launch: Launcher, x: torch.Tensor, stack: LoraStack, step: LoraStep, o
     """out [tokens, n] += the adapters' changes for x [tokens, k] in the stack's dtype, in place. Rows of tokens without
     adapter are not touched.
     """
-    modules, tokens = len(stack.rows), len(step.order)
-    rank = max(_LEAST_RANK, power_of_two(stack.a.shape[2]))
+    modules, tokens, rank = len(stack.rows), len(step.order), stack.rank
     tile = launch.tile("lora.shrink", step.rows)
     parts = tile["SPLIT_K"]
     y = torch.empty(parts * modules * tokens * rank, dtype=torch.float32, device=x.device)
@@ -179,11 +202,32 @@ def apply(launch: Launcher, x: torch.Tensor, stack: LoraStack, step: LoraStep, o
         x, stack.a, stack.ranks, step.order, step.jobs, y, x.shape[1], x.stride(0), *stack.a.stride()[:3], tokens,
         tile=tile, MODULES=modules, RANK=rank,
     )  # fmt: skip
+    _expand(launch, y, stack, step, out, parts)
+
+
+def apply_embedding(
+    launch: Launcher, tokens: torch.Tensor, stack: LoraStack, step: LoraStep, out: torch.Tensor, scale: float
+) -> None:
+    """out float32 [tokens, hidden] += scale * the changes for tokens int64 [tokens], in place. The stack's `a` is
+    [slots, 1, vocabulary, max rank].
+    """
+    count, rank = len(step.order), stack.rank
+    y = torch.empty(count * rank, dtype=torch.float32, device=out.device)
+    tile = Tile(blocks={}, warps=1, stages=1)
+    launch.run(
+        embed_kernel, (count,),
+        tokens, stack.a, stack.ranks, step.order, step.slots, y, stack.a.stride(0), stack.a.stride(2), scale,
+        tile=tile, RANK=rank,
+    )  # fmt: skip
+    _expand(launch, y, stack, step, out, 1)
+
+
+def _expand(launch: Launcher, y: torch.Tensor, stack: LoraStack, step: LoraStep, out: torch.Tensor, parts: int) -> None:
     tile = launch.tile("lora.expand", step.rows)
     columns = sum(up(rows, tile["BLOCK_N"]) for rows in stack.rows)
     launch.run(
         expand_kernel, (len(step.jobs), columns),
         y, stack.b, stack.ranks, stack.scales, stack.offsets, step.order, step.jobs, out,
-        stack.b.stride(0), stack.b.stride(1), out.stride(0), tokens,
-        tile=tile, MODULES=modules, RANK=rank, SPLIT_K=parts,
+        stack.b.stride(0), stack.b.stride(1), out.stride(0), len(step.order),
+        tile=tile, MODULES=len(stack.rows), RANK=stack.rank, SPLIT_K=parts,
     )  # fmt: skip
