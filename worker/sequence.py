@@ -28,6 +28,7 @@ class AdapterSlot:
     since: float = 0.0
     until: int = -1
     used: int = 0  # grows from one use to the next, over all slots
+    offered: bool = False  # its sequences have been offered places since it is ready
     reserved: "Adapter | None" = None
     reserved_at: float = 0.0
 

@@ -100,6 +100,8 @@ class Adapters:
         self.settle()
         late: list[tuple[float, Adapter]] = []
         for adapter, since in wanted:
+            if adapter.slot is not None:  # one that it had reserved has just become free
+                continue
             slot = self._unused()
             if slot is not None:
                 self._assign(slot, adapter)
@@ -108,6 +110,8 @@ class Adapters:
         for _, adapter in sorted(late, key=lambda item: item[0]):
             self._reserve(adapter, now)
         self.settle()
+        for slot in self._slots:
+            slot.offered = slot.ready and slot.reserved is None
 
     def overdue(self, now: float) -> set[Adapter]:
         """Adapters whose slots others have reserved for so long that their sequences are to go."""
@@ -159,7 +163,7 @@ class Adapters:
             (slot.adapter.residents, slot.since, slot.number, slot)
             for slot in self._slots
             if slot.adapter is not None and slot.ready and slot.reserved is None
-            if slot.since <= latest and not slot.adapter.pinned
+            if slot.since <= latest and slot.offered and not slot.adapter.pinned
         ]
         if able:
             slot = min(able)[-1]
@@ -171,7 +175,7 @@ class Adapters:
         self._order().install(slot.number, adapter.digest)
 
     def _vacate(self, slot: AdapterSlot) -> None:
-        former, slot.adapter, slot.ready, slot.reserved = slot.adapter, None, False, None
+        former, slot.adapter, slot.ready, slot.reserved, slot.offered = slot.adapter, None, False, None, False
         if former is not None:
             former.slot, self._told = None, None
 
