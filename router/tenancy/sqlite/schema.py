@@ -1,5 +1,6 @@
 """The database's tables, and how a connection to it is made. What a table's columns mean stands with the records that they hold."""
 
+import contextlib
 import os
 import secrets
 import sqlite3
@@ -58,8 +59,12 @@ def connect(path: Path) -> sqlite3.Connection:
 
     With a write-ahead log and `synchronous` NORMAL, what was committed outlives any process; a machine that loses its power may lose the
     last commits, and nothing else. Raises sqlite3.Error or OSError, and WrongVersion.
+
+    A file that is there is never opened but by SQLite: closing it would drop the locks that this process's other connections have on it
+    (POSIX, fcntl), and other processes would take the log away from under them.
     """
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
     db = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, cached_statements=256)
     db.execute("PRAGMA journal_mode = WAL")
     db.execute("PRAGMA synchronous = NORMAL")
