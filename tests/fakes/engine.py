@@ -22,6 +22,7 @@ from shared.wire import worker as wire
 from tests.fakes import tiny_tokenizers
 from tests.fakes.executor import FakeExecutor, alone
 from tests.fakes.scripted_worker import until, worker_info
+from worker.adapters.version import AdapterParts
 from worker.assemble import Parts, assemble
 from worker.metrics import WorkerMetrics
 from worker.plan import Executor, Pending, StepPlan
@@ -92,8 +93,9 @@ class FakeWorker:
     server: worker_server.WorkerServer
     registry: CollectorRegistry
     config: SchedulerConfig
+    adapters: AdapterParts | None = None
 
-    def expected(self, request: TokenRequest, index: int = 0) -> list[int]:
+    def expected(self, request: TokenRequest, index: int = 0, *, adapter: bytes | None = None) -> list[int]:
         given = next(choice.output_tokens for choice in request.choices if choice.index == index)
         return alone(
             request.prompt_tokens,
@@ -103,6 +105,7 @@ class FakeWorker:
             vocab=self.config.vocab_size,
             eos=self.config.eos_token_ids,
             limit=min(len(request.prompt_tokens) + request.sampling.max_tokens, self.config.max_model_len),
+            adapter=request.adapter_digest if adapter is None else adapter,
         )
 
     def metric(self, name: str, **labels: str) -> float:
@@ -119,6 +122,8 @@ class FakeWorker:
         self.gate.open()
         await self.server.stop(None)
         await self.hub.engine.stop(BOUND)
+        if self.hub.adapters is not None:
+            assert await self.hub.adapters.close(BOUND)
 
 
 def _scheduler_config(about: WorkerInfo, changes: dict[str, Any]) -> SchedulerConfig:
@@ -147,12 +152,14 @@ async def fake_worker(
     drain_seconds: float = BOUND,
     info: dict[str, Any] | None = None,
     times: StepTimes | None = None,
+    adapters: Callable[[FakeExecutor], AdapterParts] | None = None,
     **scheduler: Any,
 ) -> AsyncIterator[FakeWorker]:
     """Ready when entered, on a free port of 127.0.0.1; `scheduler` are fields of SchedulerConfig. Its invariants are checked."""
     bundle = bundle or tiny_tokenizers.bundle()
     about = worker_info(bundle, total_blocks=blocks, **(info or {}))
-    config = _scheduler_config(about, {"depth": depth} | scheduler)
+    slots = {} if adapters is None else {"max_adapters": 2}
+    config = _scheduler_config(about, {"depth": depth} | slots | scheduler)
     executor = FakeExecutor(
         num_blocks=blocks,
         slots=config.max_running,
@@ -164,14 +171,17 @@ async def fake_worker(
     server = await worker_server.start(servicer, "127.0.0.1", port)
     metrics = WorkerMetrics.make(registry, servicer.serving)
     clocked = {} if clock is None else {"clock": clock}
+    of_adapters = None if adapters is None else adapters(executor)
     servicer.loaded = assemble(
-        Parts(executor=gate, scheduler=config, info=about, tokenizer=bundle, times=times),
+        Parts(executor=gate, scheduler=config, info=about, tokenizer=bundle, times=times, adapters=of_adapters),
         metrics=metrics,
         drain_seconds=drain_seconds,
         check=True,
         settings=settings,
         **clocked,
     )
+    if servicer.loaded.hub.adapters is not None:
+        await servicer.loaded.hub.adapters.looked()
     worker = FakeWorker(
         target=server.address,
         gate=gate,
@@ -181,6 +191,7 @@ async def fake_worker(
         server=server,
         registry=registry,
         config=config,
+        adapters=of_adapters,
     )
     try:
         yield worker

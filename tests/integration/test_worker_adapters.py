@@ -1,0 +1,454 @@
+"""Adapters over real streams and calls: named, loaded, replaced, unloaded and read on demand, and nobody else notices."""
+
+import asyncio
+import random
+import shutil
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from protos import worker_pb2 as pb
+from protos import worker_pb2_grpc as pb_grpc
+from shared import rpc
+from shared.types import AbortReason, AdapterLevel, AdapterState, FinishReason, TokenRequest
+from shared.wire import adapters as wire
+from shared.wire.worker import abort_to_pb
+from tests.fakes import adapters as fakes
+from tests.fakes.engine import FakeWorker, PlayedRouter, fake_worker, played_router, token_request
+from tests.fakes.scripted_worker import until
+
+CODES = {code: name.removeprefix("REJECT_CODE_") for name, code in pb.RejectCode.items()}
+
+
+class Bench:
+    """A worker with two slots for adapters, its unary calls, and one router's stream."""
+
+    def __init__(self, worker: FakeWorker, router: PlayedRouter, stub: Any, root: Path):
+        assert worker.adapters is not None
+        assert worker.hub.adapters is not None
+        self.worker, self.router, self.stub, self.root = worker, router, stub, root
+        self.reader: Any = worker.adapters.read
+        self.device: Any = worker.adapters.device
+        self.service = worker.hub.adapters
+        self.seq = 0
+        self.writing = asyncio.Lock()
+
+    async def load(self, name: str, source: Path | str = "", **options: Any) -> pb.AdapterInfo:
+        return await self.stub.LoadAdapter(pb.LoadAdapterRequest(name=name, source=str(source), **options))
+
+    async def unload(self, name: str) -> None:
+        await self.stub.UnloadAdapter(pb.UnloadAdapterRequest(name=name))
+
+    async def submit(self, **options: Any) -> TokenRequest:
+        async with self.writing:
+            self.seq += 1
+            request = token_request(self.seq, self.seq, **options)
+            await self.router.submit(request)
+        return request
+
+    async def ends(self, request: TokenRequest, digest: bytes | None = None) -> None:
+        """It ends of itself, with the tokens of this version."""
+        handle = request.choices[0].handle
+        (end,) = await self.router.finished(handle)
+        assert end.reason is FinishReason.LENGTH, end
+        assert self.router.tokens(handle) == self.worker.expected(request, adapter=digest)
+
+    async def refused(self, request: TokenRequest) -> tuple[str, str]:
+        """The code and the message of its Reject."""
+        found = await until(
+            lambda: next((one for one in self.router.of("reject") if one.seq == request.seq), None), "a Reject"
+        )
+        return CODES[found.code], found.message
+
+    def states(self) -> list[AdapterState]:
+        return [wire.adapter_state_from_pb(state) for state in self.router.of("adapter_state")]
+
+    def level(self, name: str) -> AdapterLevel | None:
+        """What the router was last told; None where the name is gone or was never told."""
+        level = None
+        for state in self.states():
+            level = None if name in state.removed else level
+            level = next((info.level for info in state.entries if info.name == name), level)
+        return level
+
+    def nothing_is_left(self) -> None:
+        catalog = self.service.library.catalog
+        catalog.check_integrity()
+        assert (catalog.used, catalog.versions, catalog.entries) == (0, {}, {})
+        assert not self.device.there
+
+
+@asynccontextmanager
+async def bench(
+    tmp_path: Path, *, scanned: bool = True, host_bytes: int = 1 << 20, **options: Any
+) -> AsyncIterator[Bench]:
+    root = tmp_path / "adapters"
+    root.mkdir()
+    parts = partial(fakes.parts, slots=2, directory=root if scanned else None, host_bytes=host_bytes)
+    async with fake_worker(adapters=parts, **options) as worker, played_router(worker) as router:
+        async with rpc.channel(worker.target) as channel:
+            yield Bench(worker, router, pb_grpc.WorkerStub(channel), root)
+
+
+async def refusal(call: Any) -> grpc.aio.AioRpcError:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    return caught.value
+
+
+def code_of(error: grpc.aio.AioRpcError) -> tuple[str, str]:
+    return error.code().name, rpc.from_rpc_error(error).code
+
+
+async def test_a_batch_mixes_the_base_and_adapters(tmp_path):
+    async with bench(tmp_path, scanned=False) as b:
+        infos = [await b.load(f"a{seed}", fakes.write(tmp_path / str(seed), seed=seed)) for seed in range(3)]
+        digests = [b"", *(info.digest for info in infos)]
+        requests = [(await b.submit(adapter_digest=digest), digest) for digest in digests * 3]
+        for request, digest in requests:
+            await b.ends(request, digest)
+        assert b.worker.executor.most_adapters == 2
+
+
+async def test_the_whole_catalog_comes_first_and_then_what_changes(tmp_path):
+    root = tmp_path / "adapters"
+    fakes.write(root / "a")
+    fakes.write(root / "acme" / "b", seed=1)
+    parts = partial(fakes.parts, slots=2, directory=root)
+    async with fake_worker(adapters=parts) as worker, played_router(worker) as router:
+        (first, *_) = await router.came("adapter_state")
+        assert first.complete
+        assert {info.name for info in first.entries} == {"a", "acme/b"}
+        assert next(kind for kind in (f.WhichOneof("frame") for f in router.frames) if kind != "load") == "welcome"
+        assert worker.hub.adapters is not None
+        await until(lambda: all(info.digest for info in worker.hub.adapters.infos()), "the survey")
+        assert worker.metric("adapter", adapter="acme/b", level="host") == 1
+
+
+@pytest.mark.parametrize("known", [False, True])
+async def test_a_name_alone_means_what_the_worker_has_under_it(tmp_path, known):
+    async with bench(tmp_path) as b:
+        if known:
+            await b.load("acme/a", fakes.write(tmp_path / "elsewhere"))
+        else:
+            fakes.write(b.root / "acme" / "a")
+        request = await b.submit(adapter_name="acme/a")
+        digest = fakes.CountingReader()(tmp_path / "elsewhere" if known else b.root / "acme" / "a", 1 << 20).digest
+        await b.ends(request, digest)
+        assert b.level("acme/a") is AdapterLevel.DEVICE
+
+
+async def test_what_cannot_be_had_is_refused_with_a_kind_of_its_own(tmp_path):
+    async with bench(tmp_path) as b:
+        fakes.write(b.root / "large", rank=300)
+        fakes.write(b.root / "fine")
+        assert await b.refused(await b.submit(adapter_name="nobody")) == (
+            "ADAPTER_UNKNOWN",
+            "there is no adapter 'nobody'",
+        )
+        code, message = await b.refused(await b.submit(adapter_name="large"))
+        assert (code, "rank 300 is over the 16" in message) == ("ADAPTER_INVALID", True)
+        code, _ = await b.refused(await b.submit(adapter_name="fine", adapter_digest=bytes(32)))
+        assert code == "ADAPTER_VERSION_UNAVAILABLE"
+        code, _ = await b.refused(await b.submit(adapter_digest=bytes(32)))
+        assert code == "ADAPTER_VERSION_UNAVAILABLE"
+        code, message = await b.refused(await b.submit(adapter_name="../fine"))
+        assert (code, "no adapter's name" in message) == ("ADAPTER_INVALID", True)
+        await b.ends(await b.submit())
+
+
+async def test_c1_an_unloaded_adapter_is_gone_when_its_last_request_is(tmp_path):
+    async with bench(tmp_path, scanned=False) as b:
+        source = fakes.write(tmp_path / "a")
+        digest = (await b.load("a", source)).digest
+        b.worker.gate.hold()
+        running = [await b.submit(adapter_digest=digest, adapter_name="a", max_tokens=30) for _ in range(3)]
+        await b.router.arrived()
+        await b.unload("a")
+        assert (await b.refused(await b.submit(adapter_name="a")))[0] == "ADAPTER_UNKNOWN"
+        b.worker.gate.open()
+        for request in running:
+            await b.ends(request)
+        await until(lambda: not b.device.there and not b.service.library.catalog.used, "an empty slot")
+        b.nothing_is_left()
+        assert b.level("a") is None
+        assert not any(b.worker.metric("adapter", adapter="a", level=level.value) for level in AdapterLevel)
+        assert (await refusal(b.unload("a"))).code() is grpc.StatusCode.NOT_FOUND
+        assert (await b.load("a", source)).digest == digest
+        await b.ends(await b.submit(adapter_name="a"), digest)
+        assert len(b.service.library.catalog.versions) == 1
+
+
+async def test_c2_nothing_of_many_unloaded_adapters_stays(tmp_path):
+    async with bench(tmp_path, scanned=False) as b:
+        for seed in range(20):
+            source = fakes.write(tmp_path / "a", seed=seed)
+            digest = (await b.load("a", source)).digest
+            await b.ends(await b.submit(adapter_digest=digest))
+            await b.unload("a")
+        await until(lambda: not b.device.there, "empty slots")
+        b.nothing_is_left()
+
+
+async def test_c3_after_a_replacement_new_weights_and_none_of_the_old_blocks_are_used(tmp_path):
+    async with bench(tmp_path, scanned=False) as b:
+        old = (await b.load("a", fakes.write(tmp_path / "old"))).digest
+        await b.ends(await b.submit(adapter_name="a", first=1, length=40), old)
+        b.worker.gate.hold()
+        running = await b.submit(adapter_name="a", first=1, length=40, max_tokens=40)
+        await b.router.arrived()
+        new_source = fakes.write(tmp_path / "new", seed=1)
+        assert code_of(await refusal(b.load("a", new_source))) == ("ALREADY_EXISTS", "already_exists")
+        new = (await b.load("a", new_source, replace=True)).digest
+        after = await b.submit(adapter_name="a", first=1, length=40)
+        b.worker.gate.open()
+        await b.ends(running, old)
+        await b.ends(after, new)
+        (end,) = await b.router.finished(after.choices[0].handle)
+        assert end.cached_tokens == 0
+        again = await b.submit(adapter_name="a", first=1, length=40)
+        await b.ends(again, new)
+        (end,) = await b.router.finished(again.choices[0].handle)
+        assert end.cached_tokens == 32
+        await until(lambda: b.device.there == {new}, "the old one to leave")
+
+
+async def test_c4_each_load_reads_once_and_serving_reads_nothing(tmp_path):
+    async with bench(tmp_path, scanned=False) as b:
+        for seed in range(3):
+            await b.load("a", fakes.write(tmp_path / "a", seed=seed), replace=True)
+            assert len(b.reader.reads) == seed + 1
+            for request in [await b.submit(adapter_name="a") for _ in range(5)]:
+                await b.router.finished(request.choices[0].handle)
+            assert len(b.reader.reads) == seed + 1
+
+
+async def test_many_requests_at_once_for_one_that_has_not_been_read_read_it_once(tmp_path):
+    async with bench(tmp_path) as b:
+        b.reader.gate.clear()
+        fakes.write(b.root / "a")
+        requests = [await b.submit(adapter_name="a") for _ in range(6)]
+        await b.router.arrived()
+        b.reader.gate.set()
+        await b.router.finished(*(request.choices[0].handle for request in requests))
+        assert len(b.reader.reads) == 1
+
+
+@pytest.mark.parametrize("stage", ["lobby", "slot"])
+async def test_a_load_that_takes_long_holds_up_nobody_else(tmp_path, stage):
+    async with bench(tmp_path) as b:
+        gate = b.reader.gate if stage == "lobby" else b.device.gate
+        gate.clear()
+        fakes.write(b.root / "slow")
+        waits = await b.submit(adapter_name="slow")
+        for _ in range(3):
+            await b.ends(await b.submit())
+        assert not b.router.tokens(waits.choices[0].handle)
+        gate.set()
+        (end,) = await b.router.finished(waits.choices[0].handle)
+        assert end.reason is FinishReason.LENGTH
+
+
+async def test_who_leaves_or_runs_out_of_time_while_the_adapter_is_read_gets_an_end(tmp_path):
+    async with bench(tmp_path) as b:
+        b.reader.gate.clear()
+        fakes.write(b.root / "a")
+        leaves = await b.submit(adapter_name="a")
+        late = await b.submit(adapter_name="a", remaining_ms=1)
+        stays = await b.submit(adapter_name="a")
+        await b.router.call.write(abort_to_pb([leaves.choices[0].handle], AbortReason.CLIENT))
+        (end,) = await b.router.finished(leaves.choices[0].handle)
+        assert end.reason is FinishReason.ABORTED
+        b.reader.gate.set()
+        ends = await b.router.finished(late.choices[0].handle, stays.choices[0].handle)
+        assert [end.reason for end in ends] == [FinishReason.DEADLINE, FinishReason.LENGTH]
+        await b.worker.whole()
+        assert not any(held.holds for held in b.service.library.catalog.versions.values())
+
+
+async def test_a_router_that_goes_lets_go_of_its_adapters(tmp_path):
+    async with bench(tmp_path, scanned=False) as b:
+        digest = (await b.load("a", fakes.write(tmp_path / "a"))).digest
+        async with played_router(b.worker) as other:
+            b.worker.gate.hold()
+            await other.submit(token_request(1, 1, adapter_digest=digest, max_tokens=50))
+            await other.arrived()
+        await until(lambda: not b.service.library.catalog.versions[digest].holds, "the holds to go")
+        b.worker.gate.open()
+        await b.worker.whole()
+
+
+async def test_a_prefetched_adapter_is_in_host_memory_and_an_unknown_one_is_told_to_be_gone(tmp_path):
+    async with bench(tmp_path, scanned=False) as b:
+        await b.router.send(prefetch_adapter=pb.PrefetchAdapter(name="nobody"))
+        await until(lambda: any("nobody" in state.removed for state in b.states()), "its absence")
+        source = fakes.write(tmp_path / "a")
+        await b.load("a", source)
+        b.service.library.catalog._evict(b.service.library.catalog.entries["a"].held)
+        await b.router.send(prefetch_adapter=pb.PrefetchAdapter(name="a"))
+        await until(lambda: b.service.info("a").level is AdapterLevel.HOST, "the adapter")
+
+
+async def test_host_memory_keeps_to_its_budget_and_what_left_comes_again(tmp_path):
+    size = sum(one.nbytes for one in fakes.tensors().values())
+    async with bench(tmp_path, scanned=False, host_bytes=2 * size) as b:
+        digests = [(await b.load(f"a{n}", fakes.write(tmp_path / str(n), seed=n))).digest for n in range(4)]
+        catalog = b.service.library.catalog
+        assert (catalog.used, len(b.reader.reads)) == (2 * size, 4)
+        for digest in digests * 2:
+            await b.ends(await b.submit(adapter_digest=digest))
+            assert catalog.used <= 2 * size
+        catalog.check_integrity()
+
+
+async def test_what_changed_at_its_source_is_not_taken_for_what_left_memory(tmp_path):
+    async with bench(tmp_path, scanned=False) as b:
+        digest = (await b.load("a", fakes.write(tmp_path / "a"))).digest
+        b.service.library.catalog._evict(b.service.library.catalog.entries["a"].held)
+        fakes.write(tmp_path / "a", seed=9)
+        assert (await b.refused(await b.submit(adapter_digest=digest)))[0] == "ADAPTER_VERSION_UNAVAILABLE"
+        new = b.service.info("a").digest
+        assert new != digest
+        await b.ends(await b.submit(adapter_name="a"), new)
+
+
+async def test_pinned_adapters_keep_memory_and_slot_and_leave_a_slot_to_others(tmp_path):
+    async with bench(tmp_path, scanned=False) as b:
+        infos = [await b.load(f"a{n}", fakes.write(tmp_path / str(n), seed=n)) for n in range(4)]
+        await b.ends(await b.submit(adapter_digest=infos[0].digest))
+        assert (await b.stub.PinAdapter(pb.PinAdapterRequest(name="a0", pinned=True))).pinned
+        for info in infos[1:] * 2:
+            await b.ends(await b.submit(adapter_digest=info.digest))
+            assert infos[0].digest in b.device.there
+        error = await refusal(b.stub.PinAdapter(pb.PinAdapterRequest(name="a1", pinned=True)))
+        assert code_of(error) == ("RESOURCE_EXHAUSTED", "adapter_memory")
+        await b.stub.PinAdapter(pb.PinAdapterRequest(name="a0", pinned=False))
+        for info in infos[1:]:
+            await b.ends(await b.submit(adapter_digest=info.digest))
+        assert infos[0].digest not in b.device.there
+
+
+async def test_the_directory_is_followed(tmp_path):
+    async with bench(tmp_path) as b:
+        fakes.write(b.root / "a")
+        await until(lambda: b.service.info("a") and b.service.info("a").digest, "the new adapter")
+        old = b.service.info("a").digest
+        fakes.write(b.root / "a", seed=1)
+        await until(lambda: b.service.info("a").digest not in (old, b""), "the changed adapter")
+        await b.ends(await b.submit(adapter_name="a"), b.service.info("a").digest)
+        fakes.write(b.root / "a", rank=99)
+        await until(lambda: "rank 99" in b.service.info("a").error, "the reason")
+        await b.ends(await b.submit(adapter_name="a"), b.service.info("a").digest)
+        shutil.rmtree(b.root / "a")
+        await until(lambda: b.service.info("a") is None, "the adapter to go")
+        assert (await b.refused(await b.submit(adapter_name="a")))[0] == "ADAPTER_UNKNOWN"
+
+
+async def test_an_unloaded_adapter_does_not_come_back_by_itself_unless_its_files_change(tmp_path):
+    async with bench(tmp_path) as b:
+        fakes.write(b.root / "a")
+        await until(lambda: b.service.info("a") and b.service.info("a").digest, "the adapter")
+        await b.unload("a")
+        fakes.write(b.root / "later")
+        await until(lambda: b.service.info("later"), "another look")
+        assert (await b.refused(await b.submit(adapter_name="a")))[0] == "ADAPTER_UNKNOWN"
+        await b.load("a")
+        await b.router.finished((await b.submit(adapter_name="a")).choices[0].handle)
+
+
+async def run_streams(b: Bench, requests: Sequence[TokenRequest], stop: asyncio.Event) -> int:
+    """Requests one after the other, each checked, until it is told to stop; how many."""
+    done = 0
+    while not stop.is_set():
+        template = requests[done % len(requests)]
+        request = await b.submit(
+            prompt_tokens=template.prompt_tokens, max_tokens=20, adapter_digest=template.adapter_digest
+        )
+        await b.ends(request)
+        done += 1
+    return done
+
+
+@asynccontextmanager
+async def others(b: Bench, digest: bytes, count: int = 16) -> AsyncIterator[None]:
+    """Streams of others, on the base and on one adapter, while something happens: each gets the tokens that it would get alone."""
+    stop = asyncio.Event()
+    templates = [token_request(1, 1, length=24, adapter_digest=own) for own in (b"", digest)]
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(run_streams(b, templates[n % 2 :] + templates[: n % 2], stop)) for n in range(count)]
+        try:
+            yield
+        finally:
+            stop.set()
+    assert all(task.result() for task in tasks)
+
+
+async def test_c5_c6_each_broken_adapter_is_refused_with_its_reason_and_16_streams_do_not_notice(tmp_path):
+    async with bench(tmp_path, max_running=16, blocks=256) as b:
+        mine = (await b.load("mine", fakes.write(tmp_path / "mine"))).digest
+        async with others(b, mine):
+            for number, (kind, (make, reason)) in enumerate(fakes.BROKEN.items()):
+                source = make(tmp_path / f"broken{number}")
+                error = await refusal(b.load(f"broken{number}", source))
+                assert error.code() in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND), kind
+                with pytest.raises(Exception, match=reason):
+                    raise rpc.from_rpc_error(error)
+                assert (await b.refused(await b.submit(adapter_name=f"broken{number}")))[0] == "ADAPTER_UNKNOWN"
+            for source in ("../mine", "x/../../mine", str(tmp_path / "nothing")):
+                error = await refusal(b.load("escapes", source))
+                assert code_of(error)[1] in ("adapter_invalid", "adapter_not_found")
+        assert set(b.service.library.catalog.entries) == {"mine"}
+
+
+async def test_links_that_lead_out_of_the_directory_are_not_followed(tmp_path):
+    async with bench(tmp_path) as b:
+        outside = fakes.write(tmp_path / "outside")
+        (b.root / "linked").symlink_to(outside)
+        fakes._escaping(b.root / "weights")
+        code, message = await b.refused(await b.submit(adapter_name="linked"))
+        assert (code, "leads out of the adapter directory" in message) == ("ADAPTER_INVALID", True)
+        assert (await b.refused(await b.submit(adapter_name="weights")))[0] == "ADAPTER_INVALID"
+        assert (await refusal(b.load("linked", "linked"))).code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def random_operations(b: Bench, sources: Sequence[Path], count: int, seed: int) -> None:
+    """Loads, replacements and unloads of a few names, with requests for them between; each request that is taken ends."""
+    draw = random.Random(seed)
+    for _ in range(count):
+        name, source = f"n{draw.randrange(4)}", draw.choice(sources)
+        operation = draw.choice(["load", "replace", "unload", "use"])
+        try:
+            if operation == "use":
+                await b.submit(adapter_name=name)
+            elif operation == "unload":
+                await b.unload(name)
+            else:
+                await b.load(name, source, replace=operation == "replace")
+        except grpc.aio.AioRpcError as error:
+            if error.code() not in (grpc.StatusCode.ALREADY_EXISTS, grpc.StatusCode.NOT_FOUND):
+                raise
+        b.service.library.catalog.check_integrity()
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+async def test_c7_200_loads_replacements_and_unloads_alter_no_stream_and_leave_nothing(tmp_path, depth):
+    async with bench(tmp_path, scanned=False, depth=depth, max_running=16, blocks=256, max_waiting=256) as b:
+        mine = (await b.load("mine", fakes.write(tmp_path / "mine", seed=99))).digest
+        sources = [fakes.write(tmp_path / str(seed), seed=seed) for seed in range(6)]
+        async with others(b, mine):
+            await asyncio.gather(*(random_operations(b, sources, 50, seed) for seed in range(4)))
+        await b.worker.whole()
+        for name in list(b.service.library.catalog.entries):
+            await b.unload(name)
+        await until(lambda: not b.device.there and not b.service.library.catalog.used, "everything to be freed")
+        b.nothing_is_left()
+        codes = {CODES[reject.code] for reject in b.router.of("reject")}
+        assert codes <= {"ADAPTER_UNKNOWN"}
+        assert all(
+            b.router.finish(n) for n in range(1, b.seq + 1) if not any(r.seq == n for r in b.router.of("reject"))
+        )
