@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from octavo.cli.bench import engine, hf, intrusion, kernels, peers, serving, sweep
+from octavo.cli.bench import engine, hf, intrusion, kernels, peers, serving, sweep, tenancy
 
 
 def add(commands: Any) -> None:
@@ -11,5 +11,5 @@ def add(commands: Any) -> None:
         "bench", help="measure throughput and latency", description="Measure throughput and latency, as JSON."
     )
     kinds = parser.add_subparsers(title="kinds", metavar="KIND", required=True)
-    for kind in (serving, intrusion, engine, kernels, sweep, peers, hf):
+    for kind in (serving, intrusion, engine, kernels, sweep, peers, hf, tenancy):
         kind.add(kinds)
