@@ -18,7 +18,7 @@ from worker import auto
 from worker.adapters.version import AdapterParts
 from worker.assemble import Parts
 from worker.config import WorkerConfig
-from worker.execution.config import RunnerConfig
+from worker.execution.config import Dtype, RunnerConfig
 from worker.plan import Executor
 from worker.scheduler.config import SchedulerConfig
 from worker.scheduler.fit import fit
@@ -63,44 +63,14 @@ def load(config: WorkerConfig) -> Parts:
 
 
 def _load(config: WorkerConfig, threads: int) -> Parts:
-    from worker.execution.build import ModelRunner, build
-    from worker.sources.open import Source, open_checkpoint
+    from worker.execution.build import build
+    from worker.sources.open import open_checkpoint
 
     _LOG.info("opening %s", config.model)
-    source: Source = open_checkpoint(config.model)
+    source = open_checkpoint(config.model)
     dtype = auto.dtype(config.dtype, source.checkpoint.config.get("dtype"))
-    runner_config = RunnerConfig(
-        dtype=dtype,
-        max_running=config.max_running,
-        step_tokens=config.step_tokens,
-        max_model_len=config.max_model_len,
-        kv_bytes=None if config.kv_memory == "auto" else config.kv_memory,
-        memory_share=config.memory_share,
-        threads=threads,
-        depth=auto.depth(config.depth),
-        deterministic=config.deterministic,
-        backend=config.backend,
-        cpu_isa=config.cpu_isa,
-        adapter_slots=config.max_adapters,
-        max_adapter_rank=config.max_adapter_rank,
-    )
-    runner: ModelRunner = build(source.checkpoint, runner_config, progress())
-    info = WorkerInfo(
-        worker_id=uuid.uuid4().hex,
-        model=auto.served_name(config.served_name, config.model),
-        model_revision=source.checkpoint.revision,
-        tokenizer_digest=source.tokenizer.digest,
-        numerics_id=runner.numerics_id,
-        max_model_len=runner.max_model_len,
-        vocab_size=runner.vocab_size,
-        block_size=BLOCK_SIZE,
-        total_blocks=runner.num_blocks,
-        max_running=config.max_running,
-        eos_token_ids=source.checkpoint.eos_token_ids,
-        version=settings.version(),
-        max_adapters=config.max_adapters,
-        max_adapter_rank=config.max_adapter_rank if config.max_adapters else 0,
-    )
+    runner = build(source.checkpoint, _runner_config(config, dtype, threads), progress())
+    info = _info(config, runner, source)
     _LOG.info(
         "%s in %s on %d threads: %d KV blocks (%d MiB), %d tokens of context",
         info.model, dtype, threads, info.total_blocks, runner.kv_bytes >> 20, info.max_model_len,
@@ -122,6 +92,43 @@ def _load(config: WorkerConfig, threads: int) -> Parts:
         times=times,
         adapters=_adapters(config, runner, source),
         close=close,
+    )
+
+
+def _runner_config(config: WorkerConfig, dtype: Dtype, threads: int) -> RunnerConfig:
+    return RunnerConfig(
+        dtype=dtype,
+        max_running=config.max_running,
+        step_tokens=config.step_tokens,
+        max_model_len=config.max_model_len,
+        kv_bytes=None if config.kv_memory == "auto" else config.kv_memory,
+        memory_share=config.memory_share,
+        threads=threads,
+        depth=auto.depth(config.depth),
+        deterministic=config.deterministic,
+        backend=config.backend,
+        cpu_isa=config.cpu_isa,
+        adapter_slots=config.max_adapters,
+        max_adapter_rank=config.max_adapter_rank,
+    )
+
+
+def _info(config: WorkerConfig, runner: "ModelRunner", source: "Source") -> WorkerInfo:
+    return WorkerInfo(
+        worker_id=uuid.uuid4().hex,
+        model=auto.served_name(config.served_name, config.model),
+        model_revision=source.checkpoint.revision,
+        tokenizer_digest=source.tokenizer.digest,
+        numerics_id=runner.numerics_id,
+        max_model_len=runner.max_model_len,
+        vocab_size=runner.vocab_size,
+        block_size=BLOCK_SIZE,
+        total_blocks=runner.num_blocks,
+        max_running=config.max_running,
+        eos_token_ids=source.checkpoint.eos_token_ids,
+        version=settings.version(),
+        max_adapters=config.max_adapters,
+        max_adapter_rank=config.max_adapter_rank if config.max_adapters else 0,
     )
 
 
