@@ -1,0 +1,115 @@
+"""One tenant's thousand requests at once: two others, steady and below their share, hardly see them, and are never bounced.
+
+Twice the same steady load of B and C: beside an A that sends exactly its fair share, and beside one that sends all at once.
+"""
+
+import asyncio
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+
+from octavo.bench import load
+from octavo.bench.metrics import percentile
+from octavo.bench.workload import Item
+from router.tenancy.records import TenantRecord
+from tests.accept.tenants import TenantStack, items, tenant_stack
+
+FLOOD = 1_000
+SECONDS = 60.0
+CAPACITY_SECONDS = 20.0
+STEADY = 0.2  # of the capacity, each of B and C: their share is a third
+FAIR = 1 / 3
+LANES = 16
+MOST = 1.5  # times the p99 beside a fair A
+PROMPT, OUTPUT = 48, 16
+
+
+@dataclass(kw_only=True, slots=True)
+class _Seen:
+    ttft: list[float] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    refused: int = 0
+
+
+async def _one(session: aiohttp.ClientSession, model: str, item: Item, seen: _Seen) -> None:
+    try:
+        timeline = await load.request(session, item, model)
+    except (load.RequestFailed, aiohttp.ClientError) as error:
+        seen.refused += "HTTP 429" in str(error)
+        seen.errors.append(str(error))
+    else:
+        seen.ttft.append(timeline.pieces[0] - timeline.start)
+
+
+async def _capacity(stack: TenantStack) -> float:
+    """Requests a second of a closed loop that keeps the worker busy."""
+    done, asked = _Seen(), items(1, PROMPT, OUTPUT)
+    end = time.perf_counter() + CAPACITY_SECONDS
+
+    async def lane(session: aiohttp.ClientSession) -> None:
+        while time.perf_counter() < end:
+            await _one(session, stack.model, next(asked), done)
+
+    begun = time.perf_counter()
+    async with stack.session("a") as session:
+        await asyncio.gather(*(lane(session) for _ in range(LANES)))
+    return len(done.ttft) / (time.perf_counter() - begun)
+
+
+async def _steady(stack: TenantStack, name: str, rate: float, asked: Iterator[Item]) -> _Seen:
+    """Requests at even intervals, whatever becomes of those before."""
+    seen = _Seen()
+    async with stack.session(name) as session, asyncio.TaskGroup() as group:
+        begun = time.perf_counter()
+        for number in range(int(rate * SECONDS)):
+            await asyncio.sleep(max(0.0, begun + number / rate - time.perf_counter()))
+            group.create_task(_one(session, stack.model, next(asked), seen))
+    return seen
+
+
+async def _at_once(stack: TenantStack, asked: Iterator[Item]) -> _Seen:
+    seen = _Seen()
+    async with stack.session("a") as session:
+        await asyncio.gather(*(_one(session, stack.model, next(asked), seen) for _ in range(FLOOD)))
+    return seen
+
+
+async def _beside(stack: TenantStack, capacity: float, seed: int, *, flood: bool) -> dict[str, _Seen]:
+    others = [_steady(stack, name, STEADY * capacity, items(seed + i, PROMPT, OUTPUT)) for i, name in enumerate("bc")]
+    asked = items(seed + 9, PROMPT, OUTPUT)
+    first = _at_once(stack, asked) if flood else _steady(stack, "a", FAIR * capacity, asked)
+    each = await asyncio.gather(first, *others)
+    return dict(zip("abc", each, strict=True))
+
+
+def _p99(seen: Mapping[str, _Seen]) -> dict[str, float]:
+    return {name: 1000 * percentile(seen[name].ttft, 99) for name in "bc"}
+
+
+async def _measure(stack: TenantStack) -> dict[str, Any]:
+    capacity = await _capacity(stack)
+    fair = await _beside(stack, capacity, 100, flood=False)
+    flooded = await _beside(stack, capacity, 200, flood=True)
+    before, after = _p99(fair), _p99(flooded)
+    ratios = {name: after[name] / before[name] for name in "bc"}
+    bounced = {name: flooded[name].refused for name in "abc"}
+    spared = not (flooded["b"].errors or flooded["c"].errors)
+    return {
+        "passed": max(ratios.values()) <= MOST and spared and bounced["a"] > 0,
+        "capacity_requests_per_second": capacity,
+        "requests_of_b_and_c": [len(flooded[name].ttft) for name in "bc"],
+        "p99_ttft_ms_beside_a_fair_a": before,
+        "p99_ttft_ms_beside_a_flood": after,
+        "ratios": ratios,
+        "bounced": bounced,
+        "first_errors": [error for seen in flooded.values() for error in seen.errors][:3],
+    }
+
+
+def show() -> Mapping[str, Any]:
+    """Passes where B's and C's p99 grow by half at most, and A alone is bounced."""
+    with tenant_stack([TenantRecord(name=name) for name in "abc"]) as stack:
+        return asyncio.run(_measure(stack))
