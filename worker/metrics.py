@@ -20,7 +20,7 @@ class AdapterMetrics:
         self._host = host
         self._told: dict[str, AdapterInfo] = {}
 
-    def tell(self, infos: Mapping[str, AdapterInfo | None]) -> None:
+    def tell(self, infos: Mapping[str, AdapterInfo | None], host_bytes: int) -> None:
         """What these names are now; None where there is none any more."""
         for name, info in infos.items():
             before = self._told.pop(name, None)
@@ -29,7 +29,7 @@ class AdapterMetrics:
             if info is not None:
                 self._told[name] = info
                 self._levels.labels(name, info.level.value).set(1)
-        self._host.set(sum(info.bytes for info in self._told.values()))
+        self._host.set(host_bytes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,9 +80,7 @@ class WorkerMetrics:
             failed_steps=counter("failed_steps", "Steps that failed as a whole"),
             adapters=AdapterMetrics(
                 gauge("adapter", "1 for each adapter, by the level that it is at", "adapter", "level"),
-                gauge(
-                    "adapter_host_bytes", "Bytes of adapters' names in host memory; versions of several count for each"
-                ),
+                gauge("adapter_host_bytes", "Bytes of adapters in host memory"),
             ),
         )
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from shared.errors import OctavoError
@@ -36,6 +36,7 @@ class AdapterService:
         self._changed = changed
         self._tasks: set[asyncio.Task[None]] = set()
         self._ready: frozenset[bytes] = frozenset()
+        self._stats: Sequence[AdapterStats] = ()
         directory = parts.directory
         self._watch = None if directory is None else DirectoryWatch(self.library, directory, parts.scan_seconds)
 
@@ -72,8 +73,11 @@ class AdapterService:
         entry = self.library.catalog.entries.get(name)
         return None if entry is None else info_of(entry)
 
-    def observe(self, stats: Iterable[AdapterStats]) -> None:
-        """Which versions are in device slots now."""
+    def observe(self, stats: Sequence[AdapterStats]) -> None:
+        """Which versions are in device slots now. The same object tells the same."""
+        if stats is self._stats:
+            return
+        self._stats = stats
         ready = frozenset(one.digest for one in stats if one.ready)
         moved = ready ^ self._ready
         if not moved:

@@ -150,11 +150,13 @@ class Lifecycle:
             sequences = [self._registry.find(request.stream, choice.handle) for choice in request.spec.choices]
             live = [seq for seq in sequences if seq is not None and seq.request is request]
             if len(live) < len(sequences) or any(seq.cached_tokens is not None for seq in live):
-                self.end_request(request, End(FinishReason.ERROR, message=message))
+                param = "model" if code is RejectCode.ADAPTER_INVALID else ""
+                self.end_request(request, End(FinishReason.ERROR, message=message, param=param))
                 continue
             for seq in live:
                 self._unlink(seq)
-            self._outbox.rejected(request.stream, Rejected(seq=request.spec.seq, code=code, message=message))
+            rejected = Rejected(seq=request.spec.seq, code=code, message=message, param="model")
+            self._outbox.rejected(request.stream, rejected)
 
     def placed(self, request: RequestState, *, cold: bool) -> None:
         """A choice of it has been admitted: it is not in the backlog any more. `cold`: most of its prompt is to be computed."""

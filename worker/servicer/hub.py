@@ -125,7 +125,8 @@ class Hub:
                 stream.adapters.changed(every)
                 stream.outbound.want_adapters()
         if self.adapters is not None:
-            self._metrics.adapters.tell({name: self.adapters.info(name) for name in every})
+            infos = {name: self.adapters.info(name) for name in every}
+            self._metrics.adapters.tell(infos, self.adapters.library.catalog.used)
 
     # ---- Desk
 
