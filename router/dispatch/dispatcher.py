@@ -14,10 +14,6 @@ from shared.errors import Overloaded, Unavailable
 from shared.types import AbortReason, Tenant
 
 
-def _tenant_of(flight: Flight) -> Tenant:
-    return flight.job.tenant
-
-
 class Dispatcher:
     """One for all pools. An Observer of its flights; `pump` listens to the fleet."""
 
@@ -49,9 +45,11 @@ class Dispatcher:
         """Take a new flight. Raises Overloaded; any later trouble is the flight's."""
         pool = flight.job.pool
         try:
-            self._queues[pool].add(flight.job.tenant, flight.job.cost, flight)
+            bounced = self._queues[pool].add(flight.job.tenant, flight.job.cost, flight)
         except QueueFull as full:
             raise self._overloaded(pool, full) from full
+        if bounced is not None:
+            bounced.fail(self._overloaded(pool, QueueFull(len(self._queues[pool]))))
         self._flights.add(flight)
         self._metrics.in_flight.labels(pool.model).inc()
         self.pump(pool)
@@ -77,7 +75,7 @@ class Dispatcher:
         queue = self._queues[pool]
         if queue:
             self._fail_stranded(pool, queue)
-            queue.serve(self._place, _tenant_of)
+            queue.serve(self._place)
         self._metrics.queued.labels(pool.model).set(len(queue))
 
     def _fail_stranded(self, pool: PoolKey, queue: FairQueue[Flight]) -> None:
@@ -144,7 +142,12 @@ class Dispatcher:
 
     def _new_queue(self) -> FairQueue[Flight]:
         limits = self._settings
-        return FairQueue(limit=limits.max_queued, tenant_limit=limits.max_queued_per_tenant, quantum=limits.quantum)
+        return FairQueue(
+            limit=limits.max_queued,
+            tenant_limit=limits.max_queued_per_tenant,
+            quantum=limits.quantum,
+            clock=self._clock,
+        )
 
     def _overloaded(self, pool: PoolKey, full: QueueFull) -> Overloaded:
         wait = retry_after(full.ahead, self._rates[pool].per_second())

@@ -1,10 +1,12 @@
-"""Deficit round robin over tenants (Shreedhar and Varghese, 1995): who waits longest in its own lane, lanes in turn by weight.
+"""Who waits, by class, and in a class by deficit round robin over tenants (Shreedhar and Varghese, 1995), lanes in turn by weight.
 
 Each turn adds `quantum * weight` to a lane's deficit; a lane's head is served once its cost is covered. A lane whose head cannot be
-placed keeps its turn and lets the others pass.
+placed keeps its turn and lets the others pass. A head rises one class for each `starve_s` that it has waited, as in the workers' queues.
 """
 
-from collections import deque
+import itertools
+import time
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -24,20 +26,47 @@ class QueueFull(Exception):
 
 @dataclass(kw_only=True, slots=True, eq=False)
 class _Lane(Generic[T]):
-    weight: float
+    """A tenant's items of one class, each with its cost and the time at which it came. `turn` says who is next: the least."""
+
+    tenant: Tenant
+    turn: int
     deficit: float = 0.0
-    items: deque[tuple[float, T]] = field(default_factory=deque)
+    items: deque[tuple[float, float, T]] = field(default_factory=deque)
+
+    def rank(self, now: float, starve_s: float) -> int:
+        """The class that its head has by now."""
+        return max(0, self.tenant.top_class - int((now - self.items[0][1]) / starve_s))
+
+
+@dataclass(kw_only=True, slots=True)
+class _Backlog:
+    """A tenant's over all classes: `cost` is what its items cost, by its weight."""
+
+    items: int = 0
+    cost: float = 0.0
 
 
 class FairQueue(Generic[T]):
-    """A bounded queue of items, each with a tenant and a cost."""
+    """A bounded queue of items, each with a tenant and a cost. Where all of it is full, the newest item of whoever has the largest
+    backlog makes room for a tenant that has less."""
 
-    def __init__(self, *, limit: int, tenant_limit: int, quantum: float):
+    def __init__(
+        self,
+        *,
+        limit: int,
+        tenant_limit: int,
+        quantum: float,
+        starve_s: float = 10.0,
+        clock: Callable[[], float] = time.monotonic,
+    ):
         self._limit = limit
         self._tenant_limit = tenant_limit
         self._quantum = quantum
-        self._lanes: dict[str, _Lane[T]] = {}  # none empty
-        self._turns: list[_Lane[T]] = []
+        self._starve_s = starve_s
+        self._clock = clock
+        self._lanes: dict[tuple[str, int], _Lane[T]] = {}  # none empty
+        self._backlogs: dict[str, _Backlog] = {}  # none empty
+        self._turns = itertools.count()
         self._size = 0
 
     def __len__(self) -> int:
@@ -45,65 +74,97 @@ class FairQueue(Generic[T]):
 
     def __iter__(self) -> Iterator[T]:
         """Every item, lane by lane."""
-        return (item for lane in list(self._turns) for _, item in list(lane.items))
+        return (item for lane in list(self._lanes.values()) for _, _, item in list(lane.items))
 
     def check_room(self, tenant: Tenant) -> None:
         """Raises QueueFull where an item of `tenant` would find no place."""
-        lane = self._lanes.get(tenant.id)
-        if lane is not None and len(lane.items) >= self._tenant_limit:
-            raise QueueFull(len(lane.items))
-        if self._size >= self._limit:
+        backlog = self._backlogs.get(tenant.id, _Backlog())
+        if backlog.items >= self._tenant_limit:
+            raise QueueFull(backlog.items)
+        if self._size >= self._limit and backlog.cost >= max(other.cost for other in self._backlogs.values()):
             raise QueueFull(self._size)
 
-    def add(self, tenant: Tenant, cost: float, item: T) -> None:
-        """At the end of the tenant's lane. Raises QueueFull."""
+    def add(self, tenant: Tenant, cost: float, item: T) -> T | None:
+        """At the end of the tenant's lane. What had to make room for it is not here any more, and is returned. Raises QueueFull."""
         self.check_room(tenant)
-        self._lane(tenant).items.append((cost, item))
-        self._size += 1
+        bounced = self._bounce() if self._size >= self._limit else None
+        self._lane(tenant).items.append((cost, self._clock(), item))
+        self._count(tenant, 1, cost)
+        return bounced
 
     def put_back(self, tenant: Tenant, cost: float, item: T) -> None:
         """At the head of the tenant's lane, bounds or not: it had its place already."""
-        self._lane(tenant).items.appendleft((cost, item))
-        self._size += 1
+        self._lane(tenant).items.appendleft((cost, self._clock(), item))
+        self._count(tenant, 1, cost)
 
     def remove(self, tenant: Tenant, item: T) -> bool:
         """Take `item` out, wherever it stands; says whether it was here."""
-        lane = self._lanes.get(tenant.id)
-        if lane is None:
+        lane = self._lanes.get((tenant.id, tenant.top_class))
+        found = next((entry for entry in lane.items if entry[2] is item), None) if lane else None
+        if lane is None or found is None:
             return False
-        kept = deque((cost, other) for cost, other in lane.items if other is not item)
-        if len(kept) == len(lane.items):
-            return False
-        lane.items = kept
-        self._size -= 1
-        self._drop_if_empty(tenant.id, lane)
+        lane.items = deque(entry for entry in lane.items if entry is not found)
+        self._took(lane, found[0])
         return True
 
-    def serve(self, place: Callable[[T], bool], tenant_of: Callable[[T], Tenant]) -> None:
-        """Offer heads in fair order until none of them can be placed. `place` must not touch this queue."""
-        at = 0
-        while at < len(self._turns):
-            lane = self._turns[at]
-            cost, item = lane.items[0]
+    def serve(self, place: Callable[[T], bool]) -> None:
+        """Offer heads in fair order, the highest class first, until none of them can be placed. `place` must not touch this queue."""
+        now = self._clock()
+        ranks: defaultdict[int, list[_Lane[T]]] = defaultdict(list)
+        for lane in sorted(self._lanes.values(), key=lambda lane: lane.turn):
+            ranks[lane.rank(now, self._starve_s)].append(lane)
+        while ranks:
+            rank = min(ranks)
+            for lane in self._serve_rank(rank, ranks.pop(rank), place, now):
+                ranks[lane.rank(now, self._starve_s)].append(lane)
+
+    def _serve_rank(self, rank: int, lanes: list[_Lane[T]], place: Callable[[T], bool], now: float) -> list[_Lane[T]]:
+        """Serves lanes of one class; those that are left whose head is now of a lower one, the one that had risen being gone."""
+        at, fallen = 0, []
+        while at < len(lanes):
+            lane = lanes[at]
+            cost, _, item = lane.items[0]
             if lane.deficit < cost:
-                lane.deficit += self._quantum * lane.weight
-                self._turns.append(self._turns.pop(at))
+                lane.deficit += self._quantum * lane.tenant.weight
+                lane.turn = next(self._turns)
+                lanes.append(lanes.pop(at))
             elif not place(item):
                 at += 1
             else:
                 lane.items.popleft()
                 lane.deficit -= cost
-                self._size -= 1
-                self._drop_if_empty(tenant_of(item).id, lane)
+                self._took(lane, cost)
+                if not lane.items:
+                    lanes.pop(at)
+                elif lane.rank(now, self._starve_s) > rank:
+                    fallen.append(lanes.pop(at))
+        return fallen
+
+    def _bounce(self) -> T:
+        """The newest item, of the lowest class, of the tenant with the largest backlog."""
+        tenant_id = max(self._backlogs, key=lambda tenant_id: self._backlogs[tenant_id].cost)
+        lowest = max(class_ for owner, class_ in self._lanes if owner == tenant_id)
+        lane = self._lanes[tenant_id, lowest]
+        cost, _, item = lane.items.pop()
+        self._took(lane, cost)
+        return item
 
     def _lane(self, tenant: Tenant) -> _Lane[T]:
-        lane = self._lanes.get(tenant.id)
-        if lane is None:
-            lane = self._lanes[tenant.id] = _Lane(weight=tenant.weight)
-            self._turns.append(lane)
-        return lane
+        key = (tenant.id, tenant.top_class)
+        if key not in self._lanes:
+            self._lanes[key] = _Lane(tenant=tenant, turn=next(self._turns))
+        return self._lanes[key]
 
-    def _drop_if_empty(self, tenant_id: str, lane: _Lane[T]) -> None:
+    def _took(self, lane: _Lane[T], cost: float) -> None:
+        """An item of the lane is gone."""
+        self._count(lane.tenant, -1, -cost)
         if not lane.items:
-            del self._lanes[tenant_id]
-            self._turns.remove(lane)
+            del self._lanes[lane.tenant.id, lane.tenant.top_class]
+
+    def _count(self, tenant: Tenant, items: int, cost: float) -> None:
+        backlog = self._backlogs.setdefault(tenant.id, _Backlog())
+        self._size += items
+        backlog.items += items
+        backlog.cost += cost / tenant.weight
+        if not backlog.items:
+            del self._backlogs[tenant.id]

@@ -15,7 +15,7 @@ from tests.accept.tenants import TenantStack, items, tenant_stack
 
 WEIGHTS = {"a": 1.0, "b": 1.0, "c": 2.0}
 LANES = 16  # requests that a tenant has in flight: many more than run
-RUNNING = 8
+RUNNING = 6
 WARM_SECONDS = 15.0
 SECONDS = 60.0
 TOLERANCE = 0.10
@@ -52,7 +52,7 @@ async def _lane(
 
 
 async def _tenant(stack: TenantStack, name: str, seed: int, end: float) -> _Service:
-    service, asked = _Service(), items(seed, 48, 24)
+    service, asked = _Service(), items(seed, 32, 16)
     async with stack.session(name) as session:
         await asyncio.gather(*(_lane(session, stack.model, asked, service, end) for _ in range(LANES)))
     return service

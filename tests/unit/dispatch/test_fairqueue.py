@@ -18,16 +18,15 @@ class Item:
     cost: float = 100.0
 
 
-def tenant_of(item: Item) -> Tenant:
-    return item.tenant
+def tenant(name: str, weight: float = 1.0, class_: int = 0) -> Tenant:
+    return Tenant(id=name, weight=weight, top_class=class_)
 
 
-def tenant(name: str, weight: float = 1.0) -> Tenant:
-    return Tenant(id=name, weight=weight)
-
-
-def queue(limit: int = 1_000, tenant_limit: int = 1_000, quantum: float = 100.0) -> FairQueue[Item]:
-    return FairQueue(limit=limit, tenant_limit=tenant_limit, quantum=quantum)
+def queue(
+    limit: int = 1_000, tenant_limit: int = 1_000, quantum: float = 100.0, clock: FakeClock | None = None
+) -> FairQueue[Item]:
+    clock = clock or FakeClock()
+    return FairQueue(limit=limit, tenant_limit=tenant_limit, quantum=quantum, clock=clock)
 
 
 def serve(fair: FairQueue[Item], count: int) -> list[Item]:
@@ -40,7 +39,7 @@ def serve(fair: FairQueue[Item], count: int) -> list[Item]:
         served.append(item)
         return True
 
-    fair.serve(place, tenant_of)
+    fair.serve(place)
     return served
 
 
@@ -82,9 +81,88 @@ def test_each_tenant_and_all_together_are_bounded():
     with pytest.raises(QueueFull):
         fill(fair, tenant("a"), 1)
     fill(fair, tenant("b"), 1)
-    with pytest.raises(QueueFull):
-        fair.check_room(tenant("c"))
     assert len(fair) == 3
+
+
+def test_a_full_queue_bounces_the_newest_of_whoever_has_most_and_not_who_comes():
+    fair = queue(limit=4)
+    fill(fair, tenant("flood"), 4)
+    flood = list(fair)
+    fair.check_room(tenant("modest"))
+    mine = Item(tenant("modest"))
+    assert fair.add(mine.tenant, 100.0, mine) is flood[-1]
+    assert list(fair) == [*flood[:-1], mine]
+    with pytest.raises(QueueFull):
+        fair.check_room(tenant("flood"))
+    assert fair.add(mine.tenant, 100.0, Item(mine.tenant)) is flood[-2]
+    with pytest.raises(QueueFull):  # two and two
+        fair.check_room(tenant("modest"))
+
+
+def test_what_is_bounced_is_of_the_lowest_class_and_backlogs_count_by_weight():
+    fair = queue(limit=4)
+    fill(fair, tenant("heavy", weight=4.0), 2)
+    fill(fair, tenant("flood", class_=3), 1)
+    fill(fair, tenant("flood", class_=1), 1)
+    bounced = fair.add(tenant("new"), 100.0, Item(tenant("new")))
+    assert bounced is not None
+    assert (bounced.tenant.id, bounced.tenant.top_class) == ("flood", 3)
+
+
+def test_a_higher_class_goes_first_and_tenants_of_one_class_take_turns():
+    fair = queue()
+    fill(fair, tenant("low", class_=2), 3)
+    fill(fair, tenant("a", class_=1), 2)
+    fill(fair, tenant("low", class_=1), 2)
+    served = [(item.tenant.id, item.tenant.top_class) for item in serve(fair, 9)]
+    assert sorted(served[:2]) == [("a", 1), ("low", 1)]
+    assert sorted(served[2:4]) == [("a", 1), ("low", 1)]
+    assert served[4:] == [("low", 2)] * 3
+
+
+def test_who_waits_rises_class_by_class_and_does_not_take_those_behind_along():
+    clock = FakeClock()
+    fair = queue(clock=clock)
+    fill(fair, tenant("old", class_=2), 1)
+    clock.advance(19)
+    fill(fair, tenant("old", class_=2), 1)
+    fill(fair, tenant("new", class_=1), 1)
+    clock.advance(1)
+    served = [(item.tenant.id, item.tenant.top_class) for item in serve(fair, 3)]
+    assert served == [("old", 2), ("new", 1), ("old", 2)]
+
+
+@given(st.data())
+def test_nothing_is_lost_or_served_twice_in_any_order_of_calls(data):
+    clock = FakeClock()
+    fair = queue(limit=12, tenant_limit=6, clock=clock)
+    inside: list[Item] = []
+    for _ in range(data.draw(st.integers(1, 40))):
+        who = tenant(
+            data.draw(st.sampled_from("abc")), data.draw(st.sampled_from((1.0, 3.0))), data.draw(st.integers(0, 2))
+        )
+        match data.draw(st.sampled_from(("add", "add", "add", "serve", "remove", "wait"))):
+            case "add":
+                item = Item(who, data.draw(st.sampled_from((1.0, 100.0, 900.0))))
+                try:
+                    bounced = fair.add(who, item.cost, item)
+                except QueueFull:
+                    continue
+                inside.append(item)
+                if bounced is not None:
+                    inside.remove(bounced)
+            case "serve":
+                for item in serve(fair, data.draw(st.integers(0, 5))):
+                    inside.remove(item)
+            case "remove" if inside:
+                item = data.draw(st.sampled_from(inside))
+                assert fair.remove(item.tenant, item)
+                inside.remove(item)
+            case "wait":
+                clock.advance(data.draw(st.sampled_from((1.0, 10.0, 25.0))))
+        assert len(fair) == len(inside)
+        assert set(fair) == set(inside)
+    assert len(serve(fair, 100)) == len(inside)
 
 
 def test_what_is_put_back_comes_first_and_what_is_removed_never():
@@ -111,7 +189,7 @@ def test_a_head_that_cannot_be_placed_lets_other_tenants_pass():
             served.append(item.tenant.id)
         return item.tenant is free
 
-    fair.serve(place, tenant_of)
+    fair.serve(place)
     assert served == ["free"] * 3
     assert [item.tenant.id for item in serve(fair, 1)] == ["stuck"]
 
