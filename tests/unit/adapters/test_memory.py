@@ -37,6 +37,11 @@ class NoDevice:
 def ignore(_names: Iterable[str]) -> None: ...
 
 
+def resident() -> int:
+    """Bytes of this process that are in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
 async def test_c2_the_process_is_no_larger_after_200_loads_and_unloads(tmp_path: Path) -> None:
     base = fakes.base(RANK)
 
@@ -54,7 +59,7 @@ async def test_c2_the_process_is_no_larger_after_200_loads_and_unloads(tmp_path:
             await library.load(name, str(sources[number % 2]), replace=True, pin=False)
             await library.unload(name)
         assert (library.catalog.used, library.catalog.versions) == (0, {})
-        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+        return resident()
 
     before = await some(20)
     after = await some(200)
