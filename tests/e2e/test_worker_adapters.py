@@ -8,18 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
 import torch
 from prometheus_client import CollectorRegistry
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from protos import worker_pb2 as pb
-from protos import worker_pb2_grpc as pb_grpc
-from shared import rpc
-from shared.types import FinishReason
 from tests.e2e.judge import adapters as judge
-from tests.fakes.engine import QUICK, PlayedRouter, played_router, token_request
+from tests.fakes.adapter_client import AdapterClient, adapter_client
+from tests.fakes.engine import QUICK, token_request
 from tests.fakes.scripted_worker import until
 from tests.fakes.tiny_models import write_tiny_llama
 from worker.assemble import assemble
@@ -63,48 +59,10 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
     return Models(base=base, adapters=adapters, merged=merged)
 
 
-class RefusedError(Exception):
-    """A request was rejected; the code."""
-
-
-@dataclass(kw_only=True)
-class Running:
-    """A worker, its calls, and a router's stream; `submit` from many tasks at once."""
-
-    hub: Hub
-    stub: Any
-    router: PlayedRouter
-    writing: asyncio.Lock
-    seq: int = 0
-
-    async def tokens(self, **options: Any) -> list[int]:
-        """All tokens of a request that ends of itself. Raises RefusedError."""
-        async with self.writing:
-            self.seq += 1
-            handle = self.seq
-            await self.router.submit(token_request(handle, handle, **({"max_tokens": TOKENS} | options)))
-        await until(lambda: self.router.finish(handle) or self._reject(handle), f"the end of {handle}")
-        reject, end = self._reject(handle), self.router.finish(handle)
-        if reject is not None:
-            raise RefusedError(pb.RejectCode.Name(reject.code))
-        assert end is not None
-        assert end.reason is FinishReason.LENGTH, end
-        return self.router.tokens(handle)
-
-    def _reject(self, seq: int) -> pb.Reject | None:
-        return next((reject for reject in self.router.of("reject") if reject.seq == seq), None)
-
-    async def load(self, name: str, source: Path, **options: Any) -> pb.AdapterInfo:
-        return await self.stub.LoadAdapter(pb.LoadAdapterRequest(name=name, source=str(source), **options))
-
-    async def unload(self, name: str) -> None:
-        await self.stub.UnloadAdapter(pb.UnloadAdapterRequest(name=name))
-
-
 @asynccontextmanager
 async def running(
     models: Models, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **changes: Any
-) -> AsyncIterator[Running]:
+) -> AsyncIterator[tuple[AdapterClient, Hub]]:
     monkeypatch.setenv("OCTAVO_CACHE", str(tmp_path / "cache"))
     fields: dict[str, Any] = {
         "model": str(models.base),
@@ -126,8 +84,8 @@ async def running(
     assert hub.adapters is not None
     await hub.adapters.looked()
     try:
-        async with played_router(server.address) as router, rpc.channel(server.address) as channel:
-            yield Running(hub=hub, stub=pb_grpc.WorkerStub(channel), router=router, writing=asyncio.Lock())
+        async with adapter_client(server.address) as client:
+            yield client, hub
     finally:
         await server.stop(None)
         assert await hub.aclose()
@@ -138,9 +96,10 @@ async def running(
 async def test_adapters_of_the_directory_and_the_base_in_one_batch_give_the_judges_tokens(
     models, monkeypatch, tmp_path, depth
 ):
-    async with running(
-        models, monkeypatch, tmp_path, depth=depth, adapter_dir=str(models.base.parent / "of")
-    ) as worker:
+    async with running(models, monkeypatch, tmp_path, depth=depth, adapter_dir=str(models.base.parent / "of")) as (
+        worker,
+        _,
+    ):
         prompt = token_request(1, 1, length=40, first=3).prompt_tokens
         names = ["", *models.adapters] * 3
         answers = await asyncio.gather(*(worker.tokens(prompt_tokens=prompt, adapter_name=name) for name in names))
@@ -152,7 +111,7 @@ async def test_adapters_of_the_directory_and_the_base_in_one_batch_give_the_judg
 async def test_a_replacement_is_used_from_the_next_request_on_and_the_running_one_ends_on_the_old(
     models, monkeypatch, tmp_path
 ):
-    async with running(models, monkeypatch, tmp_path) as worker:
+    async with running(models, monkeypatch, tmp_path) as (worker, _):
         first, second = list(models.adapters)[:2]
         prompt = token_request(1, 1, length=40, first=3).prompt_tokens
         await worker.load("a", models.adapters[first])
@@ -163,61 +122,29 @@ async def test_a_replacement_is_used_from_the_next_request_on_and_the_running_on
         models.agrees(first, prompt, await long)
 
 
-async def churn(worker: Running, models: Models, count: int, seed: int) -> int:
-    """Loads, replacements and unloads at random, and requests between; how many loads there were."""
-    draw, loads = random.Random(seed), 0
-    for _ in range(count):
-        name, source = f"n{draw.randrange(3)}", draw.choice(list(models.adapters.values()))
-        try:
-            match draw.choice(["load", "replace", "unload"]):
-                case "unload":
-                    await worker.unload(name)
-                case operation:
-                    info = await worker.load(name, source, replace=operation == "replace")
-                    loads += 1
-                    if draw.random() < 0.5:
-                        await worker.tokens(adapter_digest=info.digest, adapter_name=name, max_tokens=3)
-        except RefusedError as error:  # another has unloaded it meanwhile
-            assert str(error) in ("REJECT_CODE_ADAPTER_UNKNOWN", "REJECT_CODE_ADAPTER_VERSION_UNAVAILABLE")  # noqa: PT017
-        except grpc.aio.AioRpcError as error:
-            if error.code() not in (grpc.StatusCode.ALREADY_EXISTS, grpc.StatusCode.NOT_FOUND):
-                raise
-    return loads
-
-
-async def stream(worker: Running, quiet: dict[tuple[str, int], list[int]], number: int, stop: asyncio.Event) -> int:
-    """Requests one after the other, each as it was when nothing else was there; how many."""
-    cases, done = list(quiet), 0
-    while not stop.is_set() or not done:
-        name, first = cases[(number + done) % len(cases)]
-        assert await worker.tokens(adapter_name=name, first=first, length=30) == quiet[name, first]
-        done += 1
-    return done
-
-
 @pytest.mark.parametrize("depth", ["0", "1"])
 async def test_loads_replacements_and_unloads_alter_no_token_of_16_streams_and_leave_nothing(
     models, monkeypatch, tmp_path, depth
 ):
-    async with running(models, monkeypatch, tmp_path, depth=depth, max_adapters=3) as worker:
-        mine = next(iter(models.adapters))
-        await worker.load("mine", models.adapters[mine])
-        quiet = {
-            (name, first): await worker.tokens(adapter_name=name, first=first, length=30)
-            for name in ("", "mine")
-            for first in range(3)
-        }
-        stop = asyncio.Event()
+    async with running(models, monkeypatch, tmp_path, depth=depth, max_adapters=3) as (worker, hub):
+        await worker.load("mine", next(iter(models.adapters.values())))
+        quiet = await worker.quiet([(name, first) for name in ("", "mine") for first in range(3)], length=30)
+        sources, stop = list(models.adapters.values()), asyncio.Event()
+
+        async def churn(seed: int) -> list[str]:
+            draw = random.Random(seed)
+            return [await worker.operate(draw, sources) for _ in range(10)]
+
         async with asyncio.TaskGroup() as group:
-            streams = [group.create_task(stream(worker, quiet, number, stop)) for number in range(16)]
-            loads = await asyncio.gather(*(churn(worker, models, 10, seed) for seed in range(3)))
+            streams = [group.create_task(worker.stream(quiet, number, stop, length=30)) for number in range(16)]
+            done = await asyncio.gather(*map(churn, range(3)))
             stop.set()
-        assert sum(loads) >= 10
+        assert sum(each.count("load") + each.count("replace") for each in done) >= 10
         assert all(task.result() for task in streams)
-        assert worker.hub.adapters is not None
-        catalog = worker.hub.adapters.library.catalog
+        assert hub.adapters is not None
+        catalog = hub.adapters.library.catalog
         for name in list(catalog.entries):
             await worker.unload(name)
-        await until(lambda: not catalog.used and not worker.hub.adapters._ready, "everything to be freed")
-        stats = worker.hub.engine.stats
+        await until(lambda: not catalog.used and not hub.adapters._ready, "everything to be freed")
+        stats = hub.engine.stats
         assert (stats.running, stats.waiting, stats.free_blocks) == (0, 0, stats.total_blocks)
