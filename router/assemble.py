@@ -26,12 +26,13 @@ async def start_service(
     link: LinkSettings | None = None,
     cache: Path | None = None,
     admission: Admission | None = None,
+    tenants: CollectorRegistry | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> RouterService:
     """A service over the workers at `targets` (host:port), which may come and go. Close it with `aclose`.
 
-    `admission` lets requests in (by default all). `cache` is where tokenizers are kept (by default $OCTAVO_CACHE/tokenizers). To be called
-    in the loop that serves.
+    `admission` lets requests in (by default all); `tenants` gets the metrics that name them. `cache` is where tokenizers are kept (by
+    default $OCTAVO_CACHE/tokenizers). To be called in the loop that serves.
     """
     settings = dispatch or DispatchSettings()
     metrics = router_metrics.build(registry)
@@ -51,5 +52,5 @@ async def start_service(
         metrics=metrics,
         clock=clock,
         admission=admission or OpenAdmission(),
-        tenants=TenantMetrics(registry),
+        tenants=TenantMetrics(tenants or CollectorRegistry()),
     )

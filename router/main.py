@@ -62,7 +62,9 @@ async def _drained(gate: Gate, stop: Stop, seconds: float) -> bool:
 
 
 @asynccontextmanager
-async def _edges(settings: RouterConfig, gate: Gate, registry: CollectorRegistry) -> AsyncIterator[None]:
+async def _edges(
+    settings: RouterConfig, gate: Gate, registry: CollectorRegistry, named: CollectorRegistry
+) -> AsyncIterator[None]:
     """Both edges; they listen inside the block. Raises OSError where a port is taken."""
     app = make_app(
         gate,
@@ -70,6 +72,7 @@ async def _edges(settings: RouterConfig, gate: Gate, registry: CollectorRegistry
         version=config.version(),
         max_body_bytes=settings.max_body_bytes,
         keepalive=settings.keepalive_seconds,
+        tenants=named,
     )
     limits = Limits(
         head_seconds=settings.head_seconds,
@@ -111,10 +114,13 @@ async def serve(settings: RouterConfig) -> int:
 
 async def _serve(settings: RouterConfig, tenants: Tenancy, stop: Stop, registry: CollectorRegistry) -> int:
     dispatch = DispatchSettings(policy=settings.policy)
-    service = await start_service(settings.workers, registry=registry, dispatch=dispatch, admission=tenants.admission)
+    named = CollectorRegistry()  # metrics that name tenants
+    service = await start_service(
+        settings.workers, registry=registry, dispatch=dispatch, admission=tenants.admission, tenants=named
+    )
     gate = Gate(service, timeout=settings.request_timeout or None, authenticator=tenants.authenticator)
     try:
-        async with _edges(settings, gate, registry):
+        async with _edges(settings, gate, registry, named):
             ready = asyncio.create_task(_tell_ready(gate))
             await stop.drain.wait()
             ready.cancel()

@@ -61,6 +61,11 @@ class Echo:
         """See Generation."""
         return self._generation.rates
 
+    @property
+    def resumed(self) -> str:
+        """See Generation."""
+        return self._generation.resumed
+
     async def aclose(self) -> None:
         """See Generation."""
         await self._generation.aclose()

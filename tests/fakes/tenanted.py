@@ -63,17 +63,17 @@ async def tenanted(
     path: Path, *targets: str, clock: Callable[[], float] = time.time, **dispatch: Any
 ) -> AsyncIterator[Tenanted]:
     """A router over these workers, ready, with its store in the folder `path`. `clock` is the store's."""
-    registry = CollectorRegistry()
+    registry, named = CollectorRegistry(), CollectorRegistry()
     async with AsyncExitStack() as stack:
         store = SqliteStore(path / "octavo.db", clock=clock)
         tenancy = await stack.enter_async_context(over(store))
         service = await start_service(
             targets, registry=registry, link=QUICK, dispatch=DispatchSettings(**dispatch), cache=path / "cache",
-            admission=tenancy.admission,
+            admission=tenancy.admission, tenants=named,
         )  # fmt: skip
         stack.push_async_callback(service.aclose)
         gate = Gate(service, authenticator=tenancy.authenticator)
-        app = make_app(gate, registry, version="1", max_body_bytes=MAX_BODY)
+        app = make_app(gate, registry, version="1", max_body_bytes=MAX_BODY, tenants=named)
         server = await http_server.start(app, "127.0.0.1", 0)
         stack.push_async_callback(server.stop, 1)
         calls = await grpc_server.start(gate, "127.0.0.1", 0)

@@ -10,9 +10,10 @@ import grpc
 import pytest
 
 from protos import inference_pb2 as pb
+from router.tenancy import salts
 from router.tenancy.records import Scope
 from tests.fakes.engine import fake_worker
-from tests.fakes.scripted_worker import until
+from tests.fakes.scripted_worker import ScriptedWorker, echo, until
 from tests.fakes.tenancy import add
 from tests.fakes.tenanted import Tenanted, tenanted
 
@@ -257,3 +258,38 @@ async def test_changes_reach_a_router_by_themselves(tmp_path: Path) -> None:
         await add(router.store, "acme")
         await until(lambda: router.tenancy.keyring and router.tenancy.keyring.snapshot.tenancy, "the change")
         assert (await router.post(None)).status_code == 401
+
+
+async def test_metrics_name_tenants_to_admins_alone(tmp_path: Path) -> None:
+    async with open_router(tmp_path) as router:
+        key = await add(router.store, "acme")
+        admin = await add(router.store, "ops", scopes=frozenset({Scope.ADMIN}))
+        await router.known()
+        assert (await router.post(key)).status_code == 200
+        bearer = {who: {"Authorization": f"Bearer {who}"} for who in (key, admin, "wrong")}
+        shown = await router.http.get("/metrics", headers=bearer[admin])
+        assert 'octavo_router_tenant_tokens_total{kind="output",tenant="acme"} 4.0' in shown.text
+        for headers in ({}, bearer[key]):
+            hidden = await router.http.get("/metrics", headers=headers)
+            assert hidden.status_code == 200
+            assert "octavo_router_requests_total" in hidden.text
+            assert "acme" not in hidden.text
+        assert (await router.http.get("/metrics", headers=bearer["wrong"])).status_code == 401
+
+
+async def test_weight_class_and_salt_go_to_the_worker_as_the_store_has_them(tmp_path: Path) -> None:
+    async with ScriptedWorker(script=echo) as worker, tenanted(tmp_path, worker.target) as router:
+        key = await add(router.store, "acme", weight=2.5, top_class=2)
+        await router.known()
+        for body in ({}, {"priority": 0}, {"priority": 4}, {"cache_salt": "x"}):
+            assert (await router.post(key, **body)).status_code == 200
+        tenants = [submit.tenant for submit in worker.now.submits]
+        assert [(tenant.id, tenant.weight, tenant.priority) for tenant in tenants] == [
+            ("acme", 2.5, 2),
+            ("acme", 2.5, 2),
+            ("acme", 2.5, 4),
+            ("acme", 2.5, 2),
+        ]
+        snapshot = await router.store.snapshot()
+        salt = salts.of_tenant(snapshot.secret, snapshot.tenants[0])
+        assert [tenant.salt for tenant in tenants] == [salt, salt, salt, salts.nested(salt, "x")]

@@ -28,8 +28,9 @@ def make_app(
     version: str,
     max_body_bytes: int,
     keepalive: float = 15.0,
+    tenants: CollectorRegistry | None = None,
 ) -> ASGIApp:
-    """The application. `keepalive`: seconds of silence after which a stream gets a comment."""
+    """The application. `keepalive`: seconds of silence after which a stream gets a comment. `tenants`: metrics that name tenants."""
     app = FastAPI(
         title="Octavo",
         version=version,
@@ -44,7 +45,7 @@ def make_app(
     app.include_router(generate.routes(gate, settings, bodies))
     app.include_router(tokens.routes(gate, bodies))
     app.include_router(system.model_routes(gate))
-    app.include_router(system.state_routes(gate, registry, version))
+    app.include_router(system.state_routes(gate, registry, version, tenants or CollectorRegistry()))
     app.include_router(reference.routes(app.openapi))
     errors.install(app)
     return Access(Guard(app, gate))

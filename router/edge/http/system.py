@@ -1,15 +1,22 @@
 """What is served, and how the server is: models, health, readiness, version, metrics."""
 
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any
+
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric
 from prometheus_client.exposition import choose_encoder
 
+from router.edge.credentials import API_KEY, AUTHORIZATION, credentials_of
 from router.edge.gate import Gate
 from router.edge.http import answers
 from router.edge.http.generate import error_docs
 from router.service import ModelCard
-from shared.errors import ModelNotFound
+from router.tenancy.records import Scope
+from shared.errors import ModelNotFound, Unauthenticated
 
 
 def _model(card: ModelCard) -> answers.Model:
@@ -42,7 +49,32 @@ def model_routes(gate: Gate) -> APIRouter:
     return router
 
 
-def state_routes(gate: Gate, registry: CollectorRegistry, version: str) -> APIRouter:
+class _Both:
+    """What two registries collect."""
+
+    def __init__(self, *registries: CollectorRegistry):
+        self._registries = registries
+
+    def collect(self) -> Iterator[Metric]:
+        """All metrics of both."""
+        return chain.from_iterable(registry.collect() for registry in self._registries)
+
+
+def _sees_tenants(gate: Gate, request: Request) -> bool:
+    """Whether the counters that name tenants are for this caller: an admin's, or anyone's where there are no tenants.
+
+    Raises Unauthenticated for a key that is none; no key at all is no fault here.
+    """
+    key = credentials_of(request.headers.getlist(AUTHORIZATION), request.headers.getlist(API_KEY))
+    try:
+        return Scope.ADMIN in gate.authenticate(key).scopes
+    except Unauthenticated:
+        if key is None:
+            return False
+        raise
+
+
+def state_routes(gate: Gate, registry: CollectorRegistry, version: str, tenants: CollectorRegistry) -> APIRouter:
     """/health, /ready, /version and /metrics."""
     router = APIRouter(tags=["server"])
 
@@ -64,8 +96,9 @@ def state_routes(gate: Gate, registry: CollectorRegistry, version: str) -> APIRo
 
     @router.get("/metrics", response_class=PlainTextResponse)
     async def metrics(request: Request) -> Response:
-        """Prometheus' or OpenMetrics' text, as the scraper asks."""
+        """Prometheus' or OpenMetrics' text, as the scraper asks. Counters that name tenants need an admin's key."""
         encode, media_type = choose_encoder(request.headers.get("accept", ""))
-        return Response(encode(registry), headers={"content-type": media_type})
+        shown: Any = _Both(registry, tenants) if _sees_tenants(gate, request) else registry
+        return Response(encode(shown), headers={"content-type": media_type})
 
     return router
