@@ -1,4 +1,4 @@
-"""A sandbox whose templates end: what a model's template does with one conversation must not hold up those of others.
+"""A sandbox whose templates end, as far as it can see to that; see template_child for what ends all others.
 
 Time is looked at in each turn of a loop and at each call, which is all that a template can repeat; Jinja bounds ranges itself. A product
 of a text or a list, which takes one step however large it is, is bounded by size.
@@ -15,7 +15,7 @@ from jinja2 import nodes
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-MAX_SECONDS = 2.0  # of one rendering; a long conversation takes some hundredths
+MAX_SECONDS = 2.0  # of a CPU, for one rendering; a long conversation takes some hundredths
 MAX_PRODUCT = 1 << 22  # characters or entries
 MAX_EXPONENT = 256
 
@@ -31,7 +31,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
     intercepted_binops = frozenset({"*", "**"})
 
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic, **options: Any):
+    def __init__(self, *, clock: Callable[[], float] = time.thread_time, **options: Any):
         super().__init__(**options)
         self._clock = clock
         self._local = threading.local()

@@ -9,11 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import jinja2
 from tokenizers import Tokenizer
 
 from router.request import ChatPrompt, Prompt, TextPrompt, TokenPrompt
-from router.text.template import ChatTemplate
+from router.text.template_process import TemplateProcess
 from router.text.vocabulary import Vocabulary, read_rules, specials_of
 from shared.errors import InvalidRequest, RequestTooLarge
 
@@ -40,11 +39,13 @@ def _special_names(files: Mapping[str, bytes]) -> dict[str, str]:
 
 
 def _template_source(files: Mapping[str, bytes]) -> str | None:
+    """What is not UTF-8 is marked as such: where it matters, the model will not have been trained on it."""
     if "chat_template.jinja" in files:
-        return files["chat_template.jinja"].decode()
+        return files["chat_template.jinja"].decode("utf-8", "replace")
     given = _load_json(files, "tokenizer_config.json").get("chat_template")
     if isinstance(given, list):  # several, named
-        given = next((entry.get("template") for entry in given if entry.get("name") == "default"), None)
+        named = (entry for entry in given if isinstance(entry, Mapping) and entry.get("name") == "default")
+        given = next((entry.get("template") for entry in named), None)
     return given if isinstance(given, str) else None
 
 
@@ -54,13 +55,10 @@ class ModelText:
 
     tokenizer: Tokenizer
     vocabulary: Vocabulary
-    template: ChatTemplate | None
-    template_fault: str = ""  # why the template that there is cannot be used
+    template: TemplateProcess | None
 
     def render(self, prompt: ChatPrompt, param: str) -> str:
         """The conversation as the model's template writes it."""
-        if self.template_fault:
-            raise InvalidRequest(f"this model's chat template cannot be used: {self.template_fault}", param=param)
         if self.template is None:
             raise InvalidRequest("this model has no chat template; use a completion instead", param=param)
         _check_size(sum(len(m.role) + len(m.content) + len(m.name) for m in prompt.messages), param)
@@ -108,9 +106,8 @@ def load(files: Mapping[str, bytes]) -> ModelText:
     tokenizer = _parsed(text)
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    template, fault = _template(files)
     vocabulary = Vocabulary(tokenizer=tokenizer, rules=rules, special=specials_of(tokenizer))
-    return ModelText(tokenizer=tokenizer, vocabulary=vocabulary, template=template, template_fault=fault)
+    return ModelText(tokenizer=tokenizer, vocabulary=vocabulary, template=_template(files))
 
 
 def _parsed(text: str) -> Tokenizer:
@@ -123,10 +120,7 @@ def _parsed(text: str) -> Tokenizer:
         raise ValueError(f"tokenizer.json makes the tokenizers library panic: {error}") from None
 
 
-def _template(files: Mapping[str, bytes]) -> tuple[ChatTemplate | None, str]:
-    """The template, or what is wrong with it: a model whose template is wrong can still complete text."""
+def _template(files: Mapping[str, bytes]) -> TemplateProcess | None:
+    """The template. Whether it is one shows when it is used: a model whose template is wrong can still complete text."""
     source = _template_source(files)
-    try:
-        return (None if source is None else ChatTemplate(source, _special_names(files))), ""
-    except jinja2.TemplateSyntaxError as error:
-        return None, f"line {error.lineno}: {error.message}"
+    return None if source is None else TemplateProcess(source, _special_names(files))
