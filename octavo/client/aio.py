@@ -11,6 +11,7 @@ import grpc.aio
 from octavo.client import requests, results
 from octavo.client.beam import aio, rounds
 from octavo.client.beam.rounds import BeamOptions, BeamResult
+from octavo.client.credentials import metadata_of
 from octavo.client.failures import told
 from octavo.client.requests import DEFAULT_TARGET, Messages, Options
 from octavo.client.results import Assembly, Completion, Delta, Logprobs, Model, Usage
@@ -89,12 +90,14 @@ class AsyncClient:
     """One connection to a router, made when first used, inside the event loop that uses it.
 
     `timeout` (seconds) bounds each call that is not given its own; None sets no limit.
+    `api_key` is sent with each; by default the environment's OCTAVO_API_KEY, if there is one.
     Every method raises OctavoErrors (shared.errors) only.
     """
 
-    def __init__(self, target: str = DEFAULT_TARGET, *, timeout: float | None = None):
+    def __init__(self, target: str = DEFAULT_TARGET, *, timeout: float | None = None, api_key: str | None = None):
         self._target = target
         self._timeout = timeout
+        self._metadata = metadata_of(api_key)
 
     @cached_property
     def _channel(self) -> grpc.aio.Channel:
@@ -177,7 +180,7 @@ class AsyncClient:
     async def _generate(
         self, request: pb.GenerateRequest, stream: bool, timeout: float | None
     ) -> Completion | AsyncStream:
-        deltas = AsyncStream(self._stub.Generate(request, timeout=timeout or self._timeout))
+        deltas = AsyncStream(self._stub.Generate(request, timeout=timeout or self._timeout, metadata=self._metadata))
         if stream:
             return deltas
         async with deltas:
@@ -200,7 +203,7 @@ class AsyncClient:
         if tokens is None:
             tokens = await self.tokenize(prompt, model=served.id)  # type: ignore[arg-type]
         search = rounds.Rounds(served, tokens, said)
-        await aio.run(self._stub, search, timeout or self._timeout)
+        await aio.run(self._stub, search, timeout or self._timeout, self._metadata)
         texts = [await self.detokenize(part, model=served.id) for part in search.parts()]
         return search.result(texts)
 
@@ -210,18 +213,20 @@ class AsyncClient:
         """Token ids of a text, or of a conversation as the model's template renders it."""
         request = requests.tokenize_request(text, model, add_special_tokens)
         with told():
-            return tuple((await self._stub.Tokenize(request, timeout=self._timeout)).tokens)
+            return tuple((await self._stub.Tokenize(request, timeout=self._timeout, metadata=self._metadata)).tokens)
 
     async def detokenize(self, tokens: Sequence[int], *, model: str = "", skip_special_tokens: bool = False) -> str:
         """The text of token ids."""
         request = requests.detokenize_request(tokens, model, skip_special_tokens)
         with told():
-            return (await self._stub.Detokenize(request, timeout=self._timeout)).text
+            return (await self._stub.Detokenize(request, timeout=self._timeout, metadata=self._metadata)).text
 
     async def models(self) -> tuple[Model, ...]:
         """Every served model."""
         with told():
-            return results.models(await self._stub.ListModels(pb.ListModelsRequest(), timeout=self._timeout))
+            return results.models(
+                await self._stub.ListModels(pb.ListModelsRequest(), timeout=self._timeout, metadata=self._metadata)
+            )
 
     async def aclose(self) -> None:
         """Ends the connection, and with it every stream."""

@@ -7,6 +7,7 @@ from typing import Literal, Protocol, Self, Unpack, overload
 from octavo.client import requests, results
 from octavo.client.beam import blocking, rounds
 from octavo.client.beam.rounds import BeamOptions, BeamResult
+from octavo.client.credentials import metadata_of
 from octavo.client.failures import told
 from octavo.client.requests import DEFAULT_TARGET, Messages, Options
 from octavo.client.results import Assembly, Completion, Delta, Logprobs, Model, Usage
@@ -85,14 +86,16 @@ class Stream:
 
 class Client:
     """One connection to a router. `timeout` (seconds) bounds each call that is not given its own; None sets no limit.
+    `api_key` is sent with each; by default the environment's OCTAVO_API_KEY, if there is one.
 
     Every method raises OctavoErrors (shared.errors) only.
     """
 
-    def __init__(self, target: str = DEFAULT_TARGET, *, timeout: float | None = None):
+    def __init__(self, target: str = DEFAULT_TARGET, *, timeout: float | None = None, api_key: str | None = None):
         self._channel = rpc.blocking_channel(target)
         self._stub = pb_grpc.InferenceStub(self._channel)
         self._timeout = timeout
+        self._metadata = metadata_of(api_key)
 
     @overload
     def chat(
@@ -163,7 +166,7 @@ class Client:
         return self._generate(requests.completion_request(prompt, model, options, whole=not stream), stream, timeout)
 
     def _generate(self, request: pb.GenerateRequest, stream: bool, timeout: float | None) -> Completion | Stream:
-        deltas = Stream(self._stub.Generate(request, timeout=timeout or self._timeout))
+        deltas = Stream(self._stub.Generate(request, timeout=timeout or self._timeout, metadata=self._metadata))
         if stream:
             return deltas
         with deltas:
@@ -186,7 +189,7 @@ class Client:
         if tokens is None:
             tokens = self.tokenize(prompt, model=served.id)  # type: ignore[arg-type]
         search = rounds.Rounds(served, tokens, said)
-        blocking.run(self._stub, search, timeout or self._timeout)
+        blocking.run(self._stub, search, timeout or self._timeout, self._metadata)
         texts = [self.detokenize(part, model=served.id) for part in search.parts()]
         return search.result(texts)
 
@@ -196,18 +199,20 @@ class Client:
         """Token ids of a text, or of a conversation as the model's template renders it."""
         request = requests.tokenize_request(text, model, add_special_tokens)
         with told():
-            return tuple(self._stub.Tokenize(request, timeout=self._timeout).tokens)
+            return tuple(self._stub.Tokenize(request, timeout=self._timeout, metadata=self._metadata).tokens)
 
     def detokenize(self, tokens: Sequence[int], *, model: str = "", skip_special_tokens: bool = False) -> str:
         """The text of token ids."""
         request = requests.detokenize_request(tokens, model, skip_special_tokens)
         with told():
-            return self._stub.Detokenize(request, timeout=self._timeout).text
+            return self._stub.Detokenize(request, timeout=self._timeout, metadata=self._metadata).text
 
     def models(self) -> tuple[Model, ...]:
         """Every served model."""
         with told():
-            return results.models(self._stub.ListModels(pb.ListModelsRequest(), timeout=self._timeout))
+            return results.models(
+                self._stub.ListModels(pb.ListModelsRequest(), timeout=self._timeout, metadata=self._metadata)
+            )
 
     def close(self) -> None:
         """Ends the connection, and with it every stream."""

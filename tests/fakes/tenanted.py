@@ -41,6 +41,7 @@ class Tenanted:
     stub: "pb_grpc.InferenceAsyncStub"
     registry: CollectorRegistry
     address: str
+    grpc: str
 
     async def post(self, key: str | None, path: str = "/v1/completions", **body: Any) -> httpx.Response:
         """A request with this key; a completion of a short prompt unless it says otherwise."""
@@ -90,6 +91,7 @@ async def tenanted(
             stub=stub,
             registry=registry,
             address=server.address,
+            grpc=calls.address,
         )
 
 

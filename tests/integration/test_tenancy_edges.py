@@ -9,9 +9,11 @@ from pathlib import Path
 import grpc
 import pytest
 
+from octavo.client.aio import AsyncClient
 from protos import inference_pb2 as pb
 from router.tenancy import salts
 from router.tenancy.records import Scope
+from shared.errors import Unauthenticated
 from tests.fakes.engine import fake_worker
 from tests.fakes.scripted_worker import ScriptedWorker, echo, until
 from tests.fakes.tenancy import add
@@ -293,3 +295,19 @@ async def test_weight_class_and_salt_go_to_the_worker_as_the_store_has_them(tmp_
         snapshot = await router.store.snapshot()
         salt = salts.of_tenant(snapshot.secret, snapshot.tenants[0])
         assert [tenant.salt for tenant in tenants] == [salt, salt, salt, salts.nested(salt, "x")]
+
+
+async def test_octavos_own_client_brings_its_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_router(tmp_path) as router:
+        key = await add(router.store, "acme")
+        await router.known()
+        async with AsyncClient(router.grpc, api_key=key) as client:
+            answer = await client.complete([10, 11, 12], max_tokens=3, ignore_eos=True)
+            assert answer.usage.completion_tokens == 3
+            assert [model.id for model in await client.models()] == ["tiny"]
+        async with AsyncClient(router.grpc) as client:
+            with pytest.raises(Unauthenticated):
+                await client.models()
+        monkeypatch.setenv("OCTAVO_API_KEY", key)
+        async with AsyncClient(router.grpc) as client:
+            assert await client.tokenize("a")

@@ -3,6 +3,7 @@
 import grpc.aio
 
 from octavo.client.beam.rounds import Rounds
+from octavo.client.credentials import Metadata
 from octavo.client.failures import told
 from protos import inference_pb2 as pb
 from protos import inference_pb2_grpc as pb_grpc
@@ -11,9 +12,9 @@ from shared.errors import Unavailable
 _Call = grpc.aio.StreamStreamCall[pb.SessionRequest, pb.SessionResponse]
 
 
-async def run(stub: "pb_grpc.InferenceAsyncStub", rounds: Rounds, timeout: float | None) -> None:
+async def run(stub: "pb_grpc.InferenceAsyncStub", rounds: Rounds, timeout: float | None, metadata: Metadata) -> None:
     """Rounds until the search is over. Raises OctavoErrors; whatever ends it, nothing of it runs on."""
-    call: _Call = stub.Session(timeout=timeout)
+    call: _Call = stub.Session(timeout=timeout, metadata=metadata)
     try:
         with told():
             while requests := rounds.requests():

@@ -5,6 +5,7 @@ from queue import SimpleQueue
 from typing import Protocol
 
 from octavo.client.beam.rounds import Rounds
+from octavo.client.credentials import Metadata
 from octavo.client.failures import told
 from protos import inference_pb2 as pb
 from protos import inference_pb2_grpc as pb_grpc
@@ -21,10 +22,10 @@ class _Call(Protocol):
         """Aborts everything of it."""
 
 
-def run(stub: pb_grpc.InferenceStub, rounds: Rounds, timeout: float | None) -> None:
+def run(stub: pb_grpc.InferenceStub, rounds: Rounds, timeout: float | None, metadata: Metadata) -> None:
     """Rounds until the search is over. Raises OctavoErrors; whatever ends it, nothing of it runs on."""
     outgoing: SimpleQueue[pb.SessionRequest | None] = SimpleQueue()
-    call: _Call = stub.Session(iter(outgoing.get, None), timeout=timeout)
+    call: _Call = stub.Session(iter(outgoing.get, None), timeout=timeout, metadata=metadata)
     try:
         with told():
             while requests := rounds.requests():
