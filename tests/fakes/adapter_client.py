@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -13,11 +14,12 @@ import grpc
 from protos import worker_pb2 as pb
 from protos import worker_pb2_grpc as pb_grpc
 from shared import rpc
-from shared.types import FinishReason
-from tests.fakes.engine import PlayedRouter, played_router, token_request
-from tests.fakes.scripted_worker import until
+from shared.types import Finished, FinishReason
+from shared.wire.worker import PROTOCOL
+from tests.fakes.engine import PlayedRouter, token_request
 
 TOKENS = 16
+BOUND = 120.0  # seconds that a request may take
 GONE = ("REJECT_CODE_ADAPTER_UNKNOWN", "REJECT_CODE_ADAPTER_VERSION_UNAVAILABLE")
 Quiet = Mapping[tuple[str, int], list[int]]
 
@@ -26,12 +28,53 @@ class RefusedError(Exception):
     """A request was rejected; the code."""
 
 
+class TimedRouter(PlayedRouter):
+    """Knows when tokens came: `gaps` are (time, seconds since the same choice's token before). It keeps no frames."""
+
+    def __init__(self, call: Any):
+        super().__init__(call)
+        self.gaps: list[tuple[float, float]] = []
+        self._last: dict[int, float] = {}
+        self._waiting: dict[int, asyncio.Future[Finished | pb.Reject]] = {}
+
+    async def end_of(self, handle: int) -> Finished | pb.Reject:
+        """Its end, or the refusal of the Submit of the same number."""
+        future = self._waiting.setdefault(handle, asyncio.get_running_loop().create_future())
+        async with asyncio.timeout(BOUND):
+            end = await future
+        self._last.pop(handle, None)
+        return end
+
+    def _take(self, frame: pb.Down) -> None:
+        super()._take(frame)
+        self.frames.clear()
+        match frame.WhichOneof("frame"):
+            case "step_batch":
+                self._time(frame.step_batch)
+            case "finish":
+                self._settle(frame.finish.handle, self.finish(frame.finish.handle))
+            case "reject":
+                self._settle(frame.reject.seq, frame.reject)
+
+    def _time(self, batch: pb.StepBatch) -> None:
+        now = time.perf_counter()
+        for handle, count in zip(batch.handles, batch.counts, strict=True):
+            if handle in self._last:
+                self.gaps += [(now, (now - self._last[handle]) / count)] * count
+            self._last[handle] = now
+
+    def _settle(self, handle: int, end: Any) -> None:
+        future = self._waiting.setdefault(handle, asyncio.get_running_loop().create_future())
+        if not future.done():
+            future.set_result(end)
+
+
 @dataclass(kw_only=True)
 class AdapterClient:
     """A worker's calls, and a router's stream; `tokens` may be asked for from many tasks at once."""
 
     stub: Any
-    router: PlayedRouter
+    router: TimedRouter
     writing: asyncio.Lock = field(default_factory=asyncio.Lock)
     seq: int = 0
 
@@ -41,16 +84,11 @@ class AdapterClient:
             self.seq += 1
             handle = self.seq
             await self.router.submit(token_request(handle, handle, **({"max_tokens": TOKENS} | options)))
-        await until(lambda: self.router.finish(handle) or self._reject(handle), f"the end of {handle}")
-        reject, end = self._reject(handle), self.router.finish(handle)
-        if reject is not None:
-            raise RefusedError(pb.RejectCode.Name(reject.code))
-        assert end is not None
+        end = await self.router.end_of(handle)
+        if isinstance(end, pb.Reject):
+            raise RefusedError(pb.RejectCode.Name(end.code))
         assert end.reason is FinishReason.LENGTH, end
         return self.router.tokens(handle)
-
-    def _reject(self, seq: int) -> Any:
-        return next((reject for reject in self.router.of("reject") if reject.seq == seq), None)
 
     async def load(self, name: str, source: Path, **options: Any) -> pb.AdapterInfo:
         return await self.stub.LoadAdapter(pb.LoadAdapterRequest(name=name, source=str(source), **options))
@@ -95,5 +133,12 @@ class AdapterClient:
 @asynccontextmanager
 async def adapter_client(target: str) -> AsyncIterator[AdapterClient]:
     """Of the worker at this address."""
-    async with played_router(target) as router, rpc.channel(target) as channel:
-        yield AdapterClient(stub=pb_grpc.WorkerStub(channel), router=router)
+    async with rpc.channel(target) as channel:
+        stub = pb_grpc.WorkerStub(channel)
+        router = TimedRouter(stub.Serve())
+        await router.send(hello=pb.Hello(protocol=PROTOCOL, router_id="r"))
+        router.listen()
+        try:
+            yield AdapterClient(stub=stub, router=router)
+        finally:
+            await router.close()
