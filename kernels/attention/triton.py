@@ -88,7 +88,7 @@ def _walk(
     return acc, weight, top
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["window", "splits", "s_table", "s_split"])  # they change from step to step
 def attention_kernel(
     q_ptr, key_ptr, value_ptr, out_ptr, partial_ptr, stats_ptr, tiles_ptr, chunks_ptr, tables_ptr,
     scale, softcap, window, splits, s_q, s_q_head, s_out, s_table, s_block, s_head, s_place, s_split,
@@ -154,7 +154,7 @@ def attention_kernel(
             tl.store(out_ptr + to, acc.to(out_ptr.dtype.element_ty), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["window", "splits", "s_split"])
 def merge_kernel(
     partial_ptr, stats_ptr, out_ptr, chunk_of_token_ptr, chunks_ptr, window, splits, s_out, s_split,
     HEADS: tl.constexpr, DIM: tl.constexpr, WINDOW: tl.constexpr, FIXED: tl.constexpr, SPLIT: tl.constexpr,
@@ -204,11 +204,12 @@ class AttentionStep:
     single: bool
 
 
-def attention_tile(launch: Launcher, head_dim: int, *, single: bool, fixed: bool) -> Tile:
-    """Fixed splits take one tile for every step: another one might sum in another order."""
-    return launch.tile(
-        "attention.fixed" if fixed else "attention.decode" if single else "attention", power_of_two(head_dim)
-    )
+def attention_tile(launch: Launcher, head_dim: int, dtype: torch.dtype, *, single: bool, fixed: bool) -> Tile:
+    """Fixed splits take one tile for every step: another one might sum in another order. float32 has no matrix
+    instructions and twice the bytes, and so tiles of its own.
+    """
+    kind = "attention.fixed" if fixed else "attention.decode" if single else "attention"
+    return launch.tile(f"{kind}.wide" if dtype == torch.float32 else kind, power_of_two(head_dim))
 
 
 def attention(
@@ -220,7 +221,7 @@ def attention(
     """
     tokens, heads, dim = q.shape
     group = spec.heads // spec.kv_heads
-    tile = attention_tile(launch, dim, single=step.single, fixed=fixed)
+    tile = attention_tile(launch, dim, q.dtype, single=step.single, fixed=fixed)
     tiles = step.tiles[tile["BLOCK_M"] // group]
     key, value = pool.layer(layer)
     out = torch.empty(tokens, heads * dim, dtype=q.dtype, device=q.device)
@@ -230,7 +231,7 @@ def attention(
     partial = torch.empty(splits * rows * dim, dtype=torch.float32, device=q.device)
     stats = torch.empty(splits * rows * 2, dtype=torch.float32, device=q.device)
     window = spec.window is not None
-    block_d = power_of_two(dim)
+    block_d = max(16, power_of_two(dim))  # what a matrix instruction takes at least
     # Under a soft cap the score must be known itself: cap * tanh(score / cap), of which exp2(2 log2(e) x) is the inside.
     scale = spec.scale * _LOG2E if spec.softcap is None else spec.scale / spec.softcap
     launch.run(

@@ -1,5 +1,6 @@
 """The one place where kernels are started."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -8,16 +9,23 @@ from kernels.gpu.arch import Arch, present
 from kernels.gpu.tiles import Tile, Tiles
 
 Grid = tuple[int, ...]
+Start = Callable[[Any, Grid, tuple[Any, ...], dict[str, Any]], None]  # kernel, grid, arguments, constants and options
+
+
+def start(kernel: Any, grid: Grid, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+    """Compile the kernel where that has not been done, and launch it."""
+    kernel[grid](*args, **options)
 
 
 class Launcher:
     """Starts kernels on one GPU with the tiles of its architecture. `exact`: multiplications and additions are not
-    fused, so that equal formulas give equal bits in different kernels.
+    fused, so that equal formulas give equal bits in different kernels. `start` is what is done with a launch.
     """
 
-    def __init__(self, arch: Arch, tiles: Tiles, *, exact: bool = False):
+    def __init__(self, arch: Arch, tiles: Tiles, *, exact: bool = False, start: Start = start):
         self.arch = arch
         self.tiles = tiles
+        self._start = start
         self._options: dict[str, Any] = {"enable_fp_fusion": False} if exact else {}
 
     @classmethod
@@ -40,7 +48,8 @@ class Launcher:
         if 0 in grid:
             return
         blocks = {name: value for name, value in tile.blocks.items() if name in kernel.arg_names}
-        kernel[grid](*args, **blocks, **constants, num_warps=tile.warps, num_stages=tile.stages, **self._options)
+        options = {**blocks, **constants, **self._options, "num_warps": tile.warps, "num_stages": tile.stages}
+        self._start(kernel, grid, args, options)
 
 
 def up(count: int, size: int) -> int:

@@ -90,7 +90,7 @@ def host_step(
         "chunks": np.stack((np.cumsum(lengths) - lengths, starts, lengths), axis=1),
         "tables": tables,
     }
-    for queries in sorted(_queries(launch, specs, single=single, fixed=fixed)):
+    for queries in sorted(_queries(launch, specs, pool.dtype, single=single, fixed=fixed)):
         arrays[f"tiles.{queries}"] = _tiles(starts, lengths, queries)
     adapters, job_rows = named(batch.adapters), 0
     if adapters is not None:
@@ -139,10 +139,13 @@ def _adapted(host: HostStep, views: Mapping[str, torch.Tensor]) -> Adapted | Non
     )
 
 
-def _queries(launch: Launcher, specs: tuple[AttentionSpec, ...], *, single: bool, fixed: bool) -> set[int]:
+def _queries(
+    launch: Launcher, specs: tuple[AttentionSpec, ...], dtype: torch.dtype, *, single: bool, fixed: bool
+) -> set[int]:
     """Queries of a tile, for each kind of attention in the model."""
     return {
-        attention_tile(launch, spec.head_dim, single=single, fixed=fixed)["BLOCK_M"] // (spec.heads // spec.kv_heads)
+        attention_tile(launch, spec.head_dim, dtype, single=single, fixed=fixed)["BLOCK_M"]
+        // (spec.heads // spec.kv_heads)
         for spec in specs
     }
 

@@ -19,7 +19,7 @@ _FEW = 64  # rows up to which the tile for few rows is used
 _GROUP = 8  # row blocks that share a column block's weights in the cache
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def matmul_kernel(
     x_ptr, w_ptr, bias_ptr, out_ptr, rows, n, k, s_x, s_w, s_out, BIAS: tl.constexpr, GROUP: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,

@@ -59,7 +59,7 @@ def penalise_kernel(
     tl.store(logits_ptr + row * s_row + at, x, mask=inside & seen)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["pairs"])
 def bias_kernel(logits_ptr, rows_ptr, tokens_ptr, values_ptr, s_row, pairs, BLOCK_P: tl.constexpr):
     at = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
     inside = at < pairs
@@ -70,7 +70,7 @@ def bias_kernel(logits_ptr, rows_ptr, tokens_ptr, values_ptr, s_row, pairs, BLOC
     tl.store(to, x + tl.load(values_ptr + at, mask=inside, other=0.0), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["s_tokens", "s_out", "count"])
 def logprobs_kernel(
     logits_ptr,
     tokens_ptr,

@@ -22,7 +22,7 @@ _ROWS = (16, 64)  # tokens of a job: few where slots have few tokens each
 _LEAST_RANK = 16  # rows and columns that a matrix instruction takes at least
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens"])
 def shrink_kernel(
     x_ptr, a_ptr, ranks_ptr, order_ptr, jobs_ptr, y_ptr, k, s_x, s_slot, s_module, s_rank, tokens,
     MODULES: tl.constexpr, RANK: tl.constexpr, SPLIT_K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr,
@@ -54,7 +54,7 @@ def shrink_kernel(
         tl.store(y_ptr + to[:, None] + r[None, :], acc, mask=(row < count)[:, None])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens"])
 def expand_kernel(
     y_ptr, b_ptr, ranks_ptr, scales_ptr, offsets_ptr, order_ptr, jobs_ptr, out_ptr,
     s_slot, s_column, s_out, tokens,

@@ -112,7 +112,7 @@ def _random(key0, key1, c0, c1):
     return x0
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def random_kernel(low_ptr, high_ptr, position_ptr, choice_ptr, out_ptr, rows, BLOCK_R: tl.constexpr):
     at = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
     inside = at < rows

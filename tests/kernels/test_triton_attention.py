@@ -16,7 +16,7 @@ from kernels.gpu.step import device_step, host_step  # isort: skip
 MIXED = ((0, 1), (130, 1), (520, 2), (0, 19))
 DECODE = ((63, 1), (0, 1), (530, 1))
 FACTORS = {
-    "head_dim": (64, 80, 96, 128, 256),
+    "head_dim": (8, 64, 80, 96, 128, 256),
     "heads": ((2, 1), (4, 1), (7, 1), (8, 1), (4, 2), (2, 2)),  # query heads, KV heads
     "block_size": (16, 32),
     "dtype": DTYPES,

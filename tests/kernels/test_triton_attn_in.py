@@ -14,7 +14,7 @@ from kernels.attn_in.triton import Positions, turn_and_write  # isort: skip (aft
 from kernels.kv.triton import GpuKVPool, write  # isort: skip
 
 FACTORS = {
-    "head_dim": (64, 80, 96, 128, 256),
+    "head_dim": (8, 64, 80, 96, 128, 256),
     "heads": ((2, 1), (4, 4), (7, 1), (8, 2)),
     "turned": (1.0, 0.5),  # share of a head that is turned
     "norm": ("none", "head", "all"),
