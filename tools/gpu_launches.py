@@ -27,7 +27,7 @@ UNITS = {"sm_80": 108, "sm_89": 142, "sm_90": 132, "gfx942": 304}  # A100, L40S,
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
-    """One compiled kernel. `spilled` are bytes (registers on AMD) that went to memory, `shared` bytes a block."""
+    """One compiled kernel. `spilled` are bytes of registers that went to memory, `shared` bytes a block."""
 
     arch: str
     kernel: str
@@ -103,7 +103,7 @@ class Compiler:
         return list(self._seen.values())
 
     def _report(self, made: Any, kernel: str) -> Report:
-        registers, spilled = _amd(made) if self._arch.startswith("gfx") else _nvidia(made, self._arch)
+        registers, spilled = _amd(made) if self._arch.startswith("gfx") else _nvidia(made)
         return Report(
             arch=self._arch,
             kernel=kernel.removesuffix("_kernel"),
@@ -116,12 +116,14 @@ class Compiler:
         )
 
 
-def compiled(arch: str, path: Path = DEFAULT, *, quick: bool = False) -> Iterator[Report]:
+def compiled(arch: str, path: Path = DEFAULT, *, quick: bool = False, match: str = "") -> Iterator[Report]:
     """The reports of all launches on one architecture, case by case, with the tiles of the table at `path`."""
     compiler = Compiler(arch)
     facts = Arch(name=arch, table=arch, units=UNITS[arch], device=torch.device("cpu"))
     told = 0
     for name, exact, launch in cases(quick=quick):
+        if match not in name:
+            continue
         compiler.case = name
         launch(Launcher(facts, Tiles.read(arch, path), exact=exact, start=compiler))
         reports = compiler.take()
@@ -129,7 +131,7 @@ def compiled(arch: str, path: Path = DEFAULT, *, quick: bool = False) -> Iterato
         told = len(reports)
 
 
-def _nvidia(made: Any, arch: str) -> tuple[int, int]:
+def _nvidia(made: Any) -> tuple[int, int]:
     """Registers of a thread and the bytes of its stack, which holds nothing but spilled registers: kernels have no arrays."""
     with tempfile.TemporaryDirectory() as folder:
         binary = Path(folder, "kernel.cubin")
@@ -141,10 +143,11 @@ def _nvidia(made: Any, arch: str) -> tuple[int, int]:
 
 
 def _amd(made: Any) -> tuple[int, int]:
-    """Vector registers (those for matrices too) and how many of them, or of the scalar ones, were spilled."""
+    """Vector registers (those for matrices too), and a lane's bytes of scratch memory, which holds nothing but spilled registers. Scalar
+    registers that the compiler lays into lanes of vector registers stay on the chip and are counted with those.
+    """
     text = made.asm["amdgcn"]
-    spilled = _number(r"\.vgpr_spill_count:\s+(\d+)", text) + _number(r"\.sgpr_spill_count:\s+(\d+)", text)
-    return _number(r"\.vgpr_count:\s+(\d+)", text), spilled
+    return _number(r"\.vgpr_count:\s+(\d+)", text), _number(r"\.private_segment_fixed_size:\s+(\d+)", text)
 
 
 def _number(pattern: str, text: str) -> int:
