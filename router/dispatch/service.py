@@ -17,10 +17,13 @@ from router.service import Generation, ModelCard
 from router.tenancy.admission import Admission, Reservation
 from router.tenancy.caller import OPEN_CALLER, Caller
 from router.tenancy.metrics import TenantMetrics
+from router.tenancy.turnstile import Turnstile
 from router.text import stops
 from router.text.output import OutputSpec
 from router.text.threads import TextThreads
 from shared.errors import DeadlineExceeded, InvalidRequest, OctavoError
+
+ADMITTED_AT_ONCE = 16  # requests that are tokenized and reserved for
 
 _UNKNOWN = "unknown"  # the metrics' name of models that are not served: a caller's words are no label
 
@@ -47,6 +50,7 @@ class RouterService:
         self._admission = admission
         self._tenants = tenants
         self._threads = TextThreads()
+        self._turns = Turnstile(ADMITTED_AT_ONCE)
 
     async def generate(self, request: GenerateRequest) -> Generation:
         """See Service. Returns once a worker has acknowledged the request or given its first token.
@@ -54,7 +58,8 @@ class RouterService:
         Cancelling this call aborts the request, in whatever phase it is.
         """
         try:
-            flight, reservation = await self._admit(request)
+            async with self._turns.turn(request.caller.tenant.id):
+                flight, reservation = await self._admit(request)
         except OctavoError as error:
             served = {card.id for card in self._fleet.cards()}
             self._metrics.requests.labels(request.model if request.model in served else _UNKNOWN, error.code).inc()

@@ -4,6 +4,9 @@ Twice the same steady load of B and C: beside an A that sends exactly its fair s
 """
 
 import asyncio
+import json
+import os
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -15,10 +18,12 @@ from octavo.bench import load
 from octavo.bench.metrics import percentile
 from octavo.bench.workload import Item
 from router.tenancy.records import TenantRecord
+from tests.accept.run import ROOT
 from tests.accept.tenants import TenantStack, items, tenant_stack
 
 FLOOD = 1_000
 SECONDS = 60.0
+FLOOD_AFTER = 5.0
 CAPACITY_SECONDS = 20.0
 STEADY = 0.2  # of the capacity, each of B and C: their share is a third
 FAIR = 1 / 3
@@ -70,30 +75,36 @@ async def _steady(stack: TenantStack, name: str, rate: float, asked: Iterator[It
     return seen
 
 
-async def _at_once(stack: TenantStack, asked: Iterator[Item]) -> _Seen:
-    seen = _Seen()
-    async with stack.session("a") as session:
-        await asyncio.gather(*(_one(session, stack.model, next(asked), seen) for _ in range(FLOOD)))
-    return seen
+async def _at_once(stack: TenantStack) -> _Seen:
+    """The flood, once the others are on their way."""
+    await asyncio.sleep(FLOOD_AFTER)
+    arguments = (f"http://{stack.stack.http}", stack.model, str(FLOOD), str(PROMPT), str(OUTPUT))
+    environ = {**os.environ, "OCTAVO_API_KEY": stack.keys["a"]}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.accept.flooder", *arguments, env=environ, cwd=ROOT, stdout=asyncio.subprocess.PIPE
+    )
+    out, _ = await process.communicate()
+    told = json.loads(out)
+    return _Seen(refused=told["refused"], errors=["failed"] * told["failed"])
 
 
 async def _beside(stack: TenantStack, capacity: float, seed: int, *, flood: bool) -> dict[str, _Seen]:
     others = [_steady(stack, name, STEADY * capacity, items(seed + i, PROMPT, OUTPUT)) for i, name in enumerate("bc")]
     asked = items(seed + 9, PROMPT, OUTPUT)
-    first = _at_once(stack, asked) if flood else _steady(stack, "a", FAIR * capacity, asked)
+    first = _at_once(stack) if flood else _steady(stack, "a", FAIR * capacity, asked)
     each = await asyncio.gather(first, *others)
     return dict(zip("abc", each, strict=True))
 
 
-def _p99(seen: Mapping[str, _Seen]) -> dict[str, float]:
-    return {name: 1000 * percentile(seen[name].ttft, 99) for name in "bc"}
+def _ttft(seen: Mapping[str, _Seen], percent: float) -> dict[str, float]:
+    return {name: 1000 * percentile(seen[name].ttft, percent) for name in "bc"}
 
 
 async def _measure(stack: TenantStack) -> dict[str, Any]:
     capacity = await _capacity(stack)
     fair = await _beside(stack, capacity, 100, flood=False)
     flooded = await _beside(stack, capacity, 200, flood=True)
-    before, after = _p99(fair), _p99(flooded)
+    before, after = _ttft(fair, 99), _ttft(flooded, 99)
     ratios = {name: after[name] / before[name] for name in "bc"}
     bounced = {name: flooded[name].refused for name in "abc"}
     spared = not (flooded["b"].errors or flooded["c"].errors)
@@ -104,6 +115,8 @@ async def _measure(stack: TenantStack) -> dict[str, Any]:
         "p99_ttft_ms_beside_a_fair_a": before,
         "p99_ttft_ms_beside_a_flood": after,
         "ratios": ratios,
+        "median_ttft_ms": {"beside_a_fair_a": _ttft(fair, 50), "beside_a_flood": _ttft(flooded, 50)},
+        "worst_ttft_ms_beside_a_flood": {name: sorted(1000 * t for t in flooded[name].ttft)[-5:] for name in "bc"},
         "bounced": bounced,
         "first_errors": [error for seen in flooded.values() for error in seen.errors][:3],
     }

@@ -35,12 +35,14 @@ class TenantStack:
 
     def session(self, tenant: str) -> aiohttp.ClientSession:
         """Speaks for this tenant, over as many connections as there are requests."""
-        return aiohttp.ClientSession(
-            base_url=f"http://{self.stack.http}",
-            connector=aiohttp.TCPConnector(limit=0),
-            timeout=aiohttp.ClientTimeout(total=None),
-            headers={"Authorization": f"Bearer {self.keys[tenant]}"},
-        )
+        return speaker(f"http://{self.stack.http}", self.keys[tenant])
+
+
+def speaker(url: str, key: str) -> aiohttp.ClientSession:
+    """A session with this key."""
+    connector, timeout = aiohttp.TCPConnector(limit=0), aiohttp.ClientTimeout(total=None)
+    headers = {"Authorization": f"Bearer {key}"}
+    return aiohttp.ClientSession(base_url=url, connector=connector, timeout=timeout, headers=headers)
 
 
 async def fill(path: Path, tenants: Sequence[TenantRecord]) -> dict[str, str]:

@@ -208,10 +208,13 @@ async def test_c19_a_full_queue_answers_overloaded_before_any_work(tmp_path):
             tenants = [Tenant(id="a"), Tenant(id="a"), Tenant(id="b")]
             tasks = [asyncio.create_task(router.service.generate(request(tenant=tenant))) for tenant in tenants]
             await until(lambda: router.metric("requests_queued", model="tiny") == 3, "the queue")
-            for tenant in (Tenant(id="a"), Tenant(id="c")):
-                error = await failing(router, request(tenant=tenant))
-                assert isinstance(error, errors.Overloaded)
-                assert error.retry_after is not None
+            error = await failing(router, request(tenant=Tenant(id="a")))
+            assert isinstance(error, errors.Overloaded)
+            assert error.retry_after is not None
+            tasks.append(asyncio.create_task(router.service.generate(request(tenant=Tenant(id="c")))))
+            with pytest.raises(errors.Overloaded):  # the newest of who has most makes room for who has less
+                await tasks[1]
+            assert router.metric("requests_queued", model="tiny") == 3
             for task in tasks:
                 task.cancel()
 

@@ -11,10 +11,12 @@ from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
+from router.tenancy.turnstile import Turnstile
 from shared.errors import InvalidRequest, RequestTooLarge, Unavailable
 
 AT_ONCE = 64
 FREE = 64 << 10
+PARSED_AT_ONCE = 4  # between two looks at what else has come
 MAX_DIGITS = 18  # of a length; Python refuses to read numbers of thousands
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
@@ -48,6 +50,7 @@ class Bodies:
 
     def __init__(self, *, limit: int):
         self.limit = limit
+        self.turns = Turnstile(PARSED_AT_ONCE)
         self._room = AT_ONCE * limit
 
     @asynccontextmanager
@@ -117,7 +120,8 @@ def json_route(bodies: Bodies) -> type[APIRoute]:
                 _check_length(request, bodies.limit)
                 try:
                     async with bodies.read(request.stream()) as body:
-                        return await handler(JsonRequest(request, body))
+                        async with bodies.turns.turn(request.state.caller.tenant.id):
+                            return await handler(JsonRequest(request, body))
                 except ClientDisconnect:
                     return Response(status_code=499)
 
