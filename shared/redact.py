@@ -3,11 +3,10 @@
 import logging
 import re
 
-KEY_MARK = "octavo-"
-KEY = re.compile(r"octavo-[0-9A-Za-z]{12}-[0-9A-Za-z]{43}")
-# Also what is left of one that was cut.
-_ANY_PART = re.compile(r"octavo-[0-9A-Za-z]{4,12}(?:-[0-9A-Za-z]*)?")
-_SHOWN = "octavo-***"
+KEY_MARK = "octk-"
+KEY = re.compile(r"octk-[0-9A-Za-z]{12}-[0-9A-Za-z]{43}")
+_ANY_PART = re.compile(r"octk-[0-9A-Za-z-]+")  # also what is left of one that was cut
+_SHOWN = "octk-***"
 
 
 def redact(text: str) -> str:

@@ -1,4 +1,4 @@
-"""API keys: made, taken apart, compared. A key is octavo-PREFIX-SECRET; the store has the prefix, a salt, and a hash of the secret.
+"""API keys: made, taken apart, compared. A key is octk-PREFIX-SECRET; the store has the prefix, a salt, and a hash of the secret.
 
 A secret has 256 random bits, so that one SHA-256 is enough to hide it; a slow hash protects what people choose.
 """

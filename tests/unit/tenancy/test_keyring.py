@@ -73,8 +73,8 @@ async def test_every_key_that_is_none_is_refused_in_the_same_words(store: Sqlite
     keyring = await ring_of(store, clock)
     _, prefix, secret = good.split("-")
     wrong = [
-        expired, revoked, orphan, good[:-1], good + "x", good.upper(), f" {good}", f"octavo-{prefix}-{'0' * 43}",
-        f"octavo-{'0' * 12}-{secret}", secret, prefix, "octavo-", "x", "\x00", "é" * 60, "sk-" + "a" * 48, good * 100,
+        expired, revoked, orphan, good[:-1], good + "x", good.upper(), f" {good}", f"octk-{prefix}-{'0' * 43}",
+        f"octk-{'0' * 12}-{secret}", secret, prefix, "octk-", "x", "\x00", "é" * 60, "sk-" + "a" * 48, good * 100,
     ]  # fmt: skip
     told = {(type(error), error.message, error.code) for error in (refusal(keyring, key) for key in wrong)}
     assert len(told) == 1

@@ -1,0 +1,178 @@
+"""Reservations over a store that is slow, that fails, or whose caller leaves: what is reserved always ends, once."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from router.request import Usage
+from router.tenancy import quotas as module
+from router.tenancy.admission import Estimate
+from router.tenancy.caller import Caller
+from router.tenancy.quotas import Quotas
+from router.tenancy.rates import Rate, Rates, duration
+from router.tenancy.records import Limits
+from router.tenancy.store import Granted, Refused, Renewal, Settlement, UsageLine, UsageQuery, UsageTotal, Wanted
+from shared.errors import InvalidRequest, RateLimited, Unavailable
+from shared.redact import redact
+from shared.types import Tenant
+from tests.fakes.scripted_worker import until
+
+CALLER = Caller(tenant=Tenant(id="acme"), key="main", limits=Limits(prompt_tokens_per_minute=50))
+USED = Usage(prompt_tokens=3, completion_tokens=2, cached_tokens=1)
+
+
+@dataclass(kw_only=True)
+class FakeBooks:
+    """Implements Books; remembers what it was told. `open` cleared, reserve waits; `failures` is how many calls still fail."""
+
+    refuse: Refused | None = None
+    failures: int = 0
+    open: asyncio.Event = field(default_factory=asyncio.Event)
+    reserved: list[str] = field(default_factory=list)
+    renewed: list[Renewal] = field(default_factory=list)
+    settled: list[Settlement] = field(default_factory=list)
+    abandoned: list[str] = field(default_factory=list)
+    sweeps: int = 0
+
+    def _maybe_fail(self) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise Unavailable("no store")
+
+    async def reserve(self, wanted: Wanted) -> Granted | Refused:
+        await self.open.wait()
+        self._maybe_fail()
+        if self.refuse is not None:
+            return self.refuse
+        self.reserved.append(wanted.charge_id)
+        return Granted(rates=Rates())
+
+    async def renew(self, renewals: Sequence[Renewal]) -> None:
+        self._maybe_fail()
+        self.renewed.extend(renewals)
+
+    async def settle(self, settlement: Settlement) -> bool:
+        self._maybe_fail()
+        self.settled.append(settlement)
+        return True
+
+    async def abandon(self, charge_id: str) -> bool:
+        self._maybe_fail()
+        self.abandoned.append(charge_id)
+        return True
+
+    async def sweep(self) -> int:
+        self.sweeps += 1
+        return 0
+
+    async def usage(self, query: UsageQuery) -> Sequence[UsageLine]:
+        return []
+
+    async def totals(self, query: UsageQuery) -> Sequence[UsageTotal]:
+        return []
+
+
+@pytest.fixture
+def books() -> FakeBooks:
+    fake = FakeBooks()
+    fake.open.set()
+    return fake
+
+
+@pytest.fixture
+async def quotas(books: FakeBooks, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Quotas]:
+    monkeypatch.setattr(module, "_AGAIN_SECONDS", 0.001)
+    quotas = Quotas(books, renew_seconds=0.005)
+    quotas.start()
+    yield quotas
+    await quotas.aclose()
+
+
+def estimate(prompt: int = 3) -> Estimate:
+    return Estimate(charge_id="c1", model="tiny", prompt_tokens=prompt, output_tokens=9)
+
+
+async def test_the_first_end_counts_and_no_other(books: FakeBooks, quotas: Quotas) -> None:
+    reservation = await quotas.reserve(CALLER, estimate())
+    reservation.settle(USED, "stop", "w1")
+    reservation.settle(USED, "length", "w2")
+    reservation.abandon()
+    await reservation.closed()
+    assert [(one.charge_id, one.finish, one.output_tokens) for one in books.settled] == [("c1", "stop", 2)]
+    assert books.abandoned == []
+
+
+async def test_what_lives_is_renewed_with_what_it_has_made(books: FakeBooks, quotas: Quotas) -> None:
+    reservation = await quotas.reserve(CALLER, estimate())
+    reservation.follow(lambda: USED)
+    await until(lambda: any(one.output_tokens == 2 for one in books.renewed), "a renewal")
+    assert books.sweeps
+    reservation.abandon()
+    await reservation.closed()
+    count = len(books.renewed)
+    sweeps = books.sweeps
+    await until(lambda: books.sweeps > sweeps + 1, "another beat")
+    assert len(books.renewed) == count
+
+
+async def test_a_store_that_fails_for_a_while_gets_the_settlement_all_the_same(
+    books: FakeBooks, quotas: Quotas
+) -> None:
+    reservation = await quotas.reserve(CALLER, estimate())
+    books.failures = 3
+    reservation.settle(USED, "stop", "w1")
+    await reservation.closed()
+    await until(lambda: books.settled, "the settlement")
+
+
+async def test_a_store_that_cannot_be_reached_lets_nobody_in(books: FakeBooks, quotas: Quotas) -> None:
+    books.failures = 1
+    with pytest.raises(Unavailable):
+        await quotas.reserve(CALLER, estimate())
+    assert quotas.used() == 0
+
+
+async def test_who_leaves_while_it_waits_has_reserved_nothing(books: FakeBooks, quotas: Quotas) -> None:
+    books.open.clear()
+    task = asyncio.create_task(quotas.reserve(CALLER, estimate()))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    books.open.set()
+    await until(lambda: books.abandoned == ["c1"], "the abandonment")
+    assert books.reserved == ["c1"]
+
+
+async def test_a_refusal_names_the_limit_and_the_time(books: FakeBooks, quotas: Quotas) -> None:
+    rates = Rates(requests=Rate(limit=5, remaining=0, reset=61.0))
+    books.refuse = Refused(rates=rates, limit="prompt_tokens_per_minute", retry_after=1.25)
+    with pytest.raises(RateLimited) as caught:
+        await quotas.reserve(CALLER, estimate())
+    assert caught.value.retry_after == 1.25
+    assert caught.value.message == "the limit of 50 prompt tokens per minute is reached; try again in 1.250 s"
+    assert caught.value.rates["x-ratelimit-reset-requests"] == "1m1s"
+
+
+async def test_a_prompt_that_no_minute_allows_asks_the_store_nothing(books: FakeBooks, quotas: Quotas) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        await quotas.reserve(CALLER, estimate(prompt=51))
+    assert caught.value.param == "prompt"
+    assert books.reserved == []
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0ms"), (0.012, "12ms"), (1, "1s"), (1.5, "1.5s"), (60, "1m0s"), (360.25, "6m0.25s"), (-1, "0ms")],
+)
+def test_durations_are_written_as_openai_writes_them(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_keys_are_taken_out_of_text_whole_or_cut() -> None:
+    key = "octk-" + "a1B2" * 3 + "-" + "x" * 43
+    for text in (key, f"'{key}'", f"path/{key[:30]}", f"{key}{key}", key[:14]):
+        assert "a1B2" not in redact(text)
+    assert redact("octavo-0.1.0 octavo-router") == "octavo-0.1.0 octavo-router"
