@@ -86,8 +86,9 @@ async def operate(client: AdapterClient, sources: Sequence[Path], count: int, la
 async def unaltered(
     process: Process, client: AdapterClient, quiet: Quiet, sources: Sequence[Path], operations: int
 ) -> dict[str, Any]:
-    """The operations under the streams. A first round of them is not counted in what the process grows by."""
-    await operate(client, sources, operations // 4, 4)
+    """The operations under the streams. The process is looked at when it has had a first round of both, and so all of its KV is touched."""
+    async with streams(client, quiet, STREAMS):
+        await operate(client, sources, operations // 4, 4)
     await _unload_all(client, sources[0])
     before = process.resident()
     async with streams(client, quiet, STREAMS) as tasks:
@@ -180,4 +181,4 @@ def show() -> Mapping[str, Any]:
             for seed in range(6)
         ]
         del base
-        return asyncio.run(measure(model, sources, timed=True))
+        return asyncio.run(measure(model, sources, "--kv-memory", "128MiB", timed=True))

@@ -36,14 +36,21 @@ class TimedRouter(PlayedRouter):
         self.gaps: list[tuple[float, float]] = []
         self._last: dict[int, float] = {}
         self._waiting: dict[int, asyncio.Future[Finished | pb.Reject]] = {}
+        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def end_of(self, handle: int) -> Finished | pb.Reject:
         """Its end, or the refusal of the Submit of the same number."""
         future = self._waiting.setdefault(handle, asyncio.get_running_loop().create_future())
         async with asyncio.timeout(BOUND):
-            end = await future
+            await asyncio.wait([future, self._ended], return_when=asyncio.FIRST_COMPLETED)
+        assert future.done(), f"the stream ended: {self.error}"
+        end = future.result()
         self._last.pop(handle, None)
         return end
+
+    async def _read(self) -> None:
+        await super()._read()
+        self._ended.set_result(None)
 
     def _take(self, frame: pb.Down) -> None:
         super()._take(frame)
@@ -89,6 +96,13 @@ class AdapterClient:
             raise RefusedError(pb.RejectCode.Name(end.code))
         assert end.reason is FinishReason.LENGTH, end
         return self.router.tokens(handle)
+
+    async def ping(self) -> None:
+        """A router that is silent is dropped."""
+        while True:
+            async with self.writing:
+                await self.router.send(ping=pb.Ping(nonce=1))
+            await asyncio.sleep(1)
 
     async def load(self, name: str, source: Path, **options: Any) -> pb.AdapterInfo:
         return await self.stub.LoadAdapter(pb.LoadAdapterRequest(name=name, source=str(source), **options))
@@ -138,7 +152,10 @@ async def adapter_client(target: str) -> AsyncIterator[AdapterClient]:
         router = TimedRouter(stub.Serve())
         await router.send(hello=pb.Hello(protocol=PROTOCOL, router_id="r"))
         router.listen()
+        client = AdapterClient(stub=stub, router=router)
+        pings = asyncio.create_task(client.ping())
         try:
-            yield AdapterClient(stub=stub, router=router)
+            yield client
         finally:
+            pings.cancel()
             await router.close()
