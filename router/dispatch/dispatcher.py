@@ -145,7 +145,6 @@ class Dispatcher:
         return FairQueue(
             limit=limits.max_queued,
             tenant_limit=limits.max_queued_per_tenant,
-            quantum=limits.quantum,
             clock=self._clock,
         )
 

@@ -1,9 +1,12 @@
-"""Who waits, by class, and in a class by deficit round robin over tenants (Shreedhar and Varghese, 1995), lanes in turn by weight.
+"""Who waits, by class, and in a class by start-time fair queueing over tenants (Goyal, Vin and Cheng, 1996).
 
-Each turn adds `quantum * weight` to a lane's deficit; a lane's head is served once its cost is covered. A lane whose head cannot be
-placed keeps its turn and lets the others pass. A head rises one class for each `starve_s` that it has waited, as in the workers' queues.
+A tenant's virtual time is what it was served, by weight; whoever has least is next, and whoever comes begins where the others are. So a
+tenant's head waits for at most one request of each other tenant, however small requests are and however slowly places come free: deficit
+round robin, which has turns of a fixed size, would let a flood of small requests take a dozen places in a row. A lane whose head cannot
+be placed lets the others pass. A head rises one class for each `starve_s` that it has waited, as in the workers' queues.
 """
 
+import heapq
 import itertools
 import time
 from collections import defaultdict, deque
@@ -26,11 +29,10 @@ class QueueFull(Exception):
 
 @dataclass(kw_only=True, slots=True, eq=False)
 class _Lane(Generic[T]):
-    """A tenant's items of one class, each with its cost and the time at which it came. `turn` says who is next: the least."""
+    """A tenant's items of one class, each with its cost and the time at which it came. `number` counts lanes."""
 
     tenant: Tenant
-    turn: int
-    deficit: float = 0.0
+    number: int
     items: deque[tuple[float, float, T]] = field(default_factory=deque)
 
     def rank(self, now: float, starve_s: float) -> int:
@@ -55,18 +57,18 @@ class FairQueue(Generic[T]):
         *,
         limit: int,
         tenant_limit: int,
-        quantum: float,
         starve_s: float = 10.0,
         clock: Callable[[], float] = time.monotonic,
     ):
         self._limit = limit
         self._tenant_limit = tenant_limit
-        self._quantum = quantum
         self._starve_s = starve_s
         self._clock = clock
         self._lanes: dict[tuple[str, int], _Lane[T]] = {}  # none empty
         self._backlogs: dict[str, _Backlog] = {}  # none empty
-        self._turns = itertools.count()
+        self._numbers = itertools.count()
+        self._time = 0.0  # virtual, at which the last item began to be served
+        self._ahead: dict[str, float] = {}  # virtual times of tenants that are beyond that, idle or not
         self._size = 0
 
     def __len__(self) -> int:
@@ -111,7 +113,7 @@ class FairQueue(Generic[T]):
         """Offer heads in fair order, the highest class first, until none of them can be placed. `place` must not touch this queue."""
         now = self._clock()
         ranks: defaultdict[int, list[_Lane[T]]] = defaultdict(list)
-        for lane in sorted(self._lanes.values(), key=lambda lane: lane.turn):
+        for lane in self._lanes.values():
             ranks[lane.rank(now, self._starve_s)].append(lane)
         while ranks:
             rank = min(ranks)
@@ -120,25 +122,37 @@ class FairQueue(Generic[T]):
 
     def _serve_rank(self, rank: int, lanes: list[_Lane[T]], place: Callable[[T], bool], now: float) -> list[_Lane[T]]:
         """Serves lanes of one class; those that are left whose head is now of a lower one, the one that had risen being gone."""
-        at, fallen = 0, []
-        while at < len(lanes):
-            lane = lanes[at]
+        fallen: list[_Lane[T]] = []
+        order = [(self._virtual(lane), lane.number, lane) for lane in lanes]
+        heapq.heapify(order)
+        while order:
+            offered, _, lane = heapq.heappop(order)
+            virtual = self._virtual(lane)
+            if virtual > offered:  # another lane of the tenant was served since
+                heapq.heappush(order, (virtual, lane.number, lane))
+                continue
             cost, _, item = lane.items[0]
-            if lane.deficit < cost:
-                lane.deficit += self._quantum * lane.tenant.weight
-                lane.turn = next(self._turns)
-                lanes.append(lanes.pop(at))
-            elif not place(item):
-                at += 1
-            else:
-                lane.items.popleft()
-                lane.deficit -= cost
-                self._took(lane, cost)
-                if not lane.items:
-                    lanes.pop(at)
-                elif lane.rank(now, self._starve_s) > rank:
-                    fallen.append(lanes.pop(at))
+            if not place(item):
+                continue
+            lane.items.popleft()
+            self._charge(lane, virtual, cost)
+            if lane.items and lane.rank(now, self._starve_s) > rank:
+                fallen.append(lane)
+            elif lane.items:
+                heapq.heappush(order, (self._virtual(lane), lane.number, lane))
         return fallen
+
+    def _virtual(self, lane: _Lane[T]) -> float:
+        """The lane's tenant's virtual time: no less than the time at which the last item began."""
+        return max(self._time, self._ahead.get(lane.tenant.id, 0.0))
+
+    def _charge(self, lane: _Lane[T], virtual: float, cost: float) -> None:
+        """An item of the lane began at `virtual`. Tenants that are not ahead of that any more are forgotten."""
+        self._ahead[lane.tenant.id] = virtual + cost / lane.tenant.weight
+        if virtual > self._time:
+            self._time = virtual
+            self._ahead = {tenant_id: at for tenant_id, at in self._ahead.items() if at > virtual}
+        self._took(lane, cost)
 
     def _bounce(self) -> T:
         """The newest item, of the lowest class, of the tenant with the largest backlog."""
@@ -152,7 +166,7 @@ class FairQueue(Generic[T]):
     def _lane(self, tenant: Tenant) -> _Lane[T]:
         key = (tenant.id, tenant.top_class)
         if key not in self._lanes:
-            self._lanes[key] = _Lane(tenant=tenant, turn=next(self._turns))
+            self._lanes[key] = _Lane(tenant=tenant, number=next(self._numbers))
         return self._lanes[key]
 
     def _took(self, lane: _Lane[T], cost: float) -> None:

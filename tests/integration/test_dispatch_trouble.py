@@ -221,7 +221,7 @@ async def test_c19_a_full_queue_answers_overloaded_before_any_work(tmp_path):
 
 async def test_tenants_take_turns_when_credit_is_scarce(tmp_path):
     async with ScriptedWorker(first_load=load_report(credits=0)) as worker:
-        async with running_router(worker, tmp_path=tmp_path, quantum=1.0) as router:
+        async with running_router(worker, tmp_path=tmp_path) as router:
             await router.ready()
             greedy, modest = Tenant(id="greedy"), Tenant(id="modest")
             asked = [request(20, tenant=greedy)] * 6 + [request(30, tenant=modest)] * 2

@@ -1,4 +1,4 @@
-"""Deficit round robin: bounds, shares, and turns that are not lost."""
+"""Fair queueing: bounds, shares, and turns that are not lost."""
 
 from dataclasses import dataclass
 
@@ -22,11 +22,9 @@ def tenant(name: str, weight: float = 1.0, class_: int = 0) -> Tenant:
     return Tenant(id=name, weight=weight, top_class=class_)
 
 
-def queue(
-    limit: int = 1_000, tenant_limit: int = 1_000, quantum: float = 100.0, clock: FakeClock | None = None
-) -> FairQueue[Item]:
+def queue(limit: int = 1_000, tenant_limit: int = 1_000, clock: FakeClock | None = None) -> FairQueue[Item]:
     clock = clock or FakeClock()
-    return FairQueue(limit=limit, tenant_limit=tenant_limit, quantum=quantum, clock=clock)
+    return FairQueue(limit=limit, tenant_limit=tenant_limit, clock=clock)
 
 
 def serve(fair: FairQueue[Item], count: int) -> list[Item]:
@@ -130,6 +128,28 @@ def test_who_waits_rises_class_by_class_and_does_not_take_those_behind_along():
     clock.advance(1)
     served = [(item.tenant.id, item.tenant.top_class) for item in serve(fair, 3)]
     assert served == [("old", 2), ("new", 1), ("old", 2)]
+
+
+def test_a_newcomer_waits_for_one_request_of_each_other_at_most():
+    fair = queue()
+    for name in ("a", "b"):
+        fill(fair, tenant(name), 100, cost=7.0)
+    for _ in range(31):
+        serve(fair, 1)
+    fill(fair, tenant("new"), 3, cost=900.0)
+    served = [serve(fair, 1)[0].tenant.id for _ in range(3)]
+    assert "new" in served
+
+
+def test_who_was_served_and_comes_again_gains_nothing_by_it():
+    fair = queue()
+    fill(fair, tenant("steady"), 100)
+    served: list[str] = []
+    for _ in range(40):  # the other always has one, and never two
+        if not any(item.tenant.id == "comes" for item in fair):
+            fill(fair, tenant("comes"), 1)
+        served.append(serve(fair, 1)[0].tenant.id)
+    assert abs(served.count("comes") - 20) <= 1
 
 
 @given(st.data())
