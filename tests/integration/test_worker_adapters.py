@@ -8,11 +8,15 @@ import pytest
 
 from protos import worker_pb2 as pb
 from shared.types import AbortReason, AdapterLevel, FinishReason
+from shared.wire.adapters import MOST_LOADS
 from shared.wire.worker import abort_to_pb
 from tests.fakes import adapters as fakes
 from tests.fakes.adapter_bench import bench, code_of, refusal
+from tests.fakes.clock import FakeClock
 from tests.fakes.engine import fake_worker, played_router, token_request
 from tests.fakes.scripted_worker import until
+from worker.events import AdapterStats
+from worker.servicer.adapterloads import loads_of
 
 
 async def test_a_batch_mixes_the_base_and_adapters(tmp_path):
@@ -280,3 +284,43 @@ async def test_links_that_lead_out_of_the_directory_are_not_followed(tmp_path):
         assert (code, "leads out of the adapter directory" in message) == ("ADAPTER_INVALID", True)
         assert (await b.refused(await b.submit(adapter_name="weights")))[0] == "ADAPTER_INVALID"
         assert (await refusal(b.load("linked", "linked"))).code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_loads_tell_each_adapters_requests(tmp_path):
+    async with bench(tmp_path, scanned=False) as b:
+        digest = (await b.load("a", fakes.write(tmp_path / "a"))).digest
+        b.worker.gate.hold()
+        requests = [await b.submit(adapter_digest=digest, max_tokens=30) for _ in range(3)]
+        await b.router.arrived()
+        b.worker.gate.allow(1)
+        load = await b.router.load(lambda load: any(one.running + one.waiting == 3 for one in load.adapters))
+        assert [(one.digest, one.idle_ms) for one in load.adapters] == [(digest, 0)]
+        b.worker.gate.open()
+        await b.router.finished(*(request.choices[0].handle for request in requests))
+        load = await b.router.load(lambda load: all(one.running + one.waiting == 0 for one in load.adapters))
+        assert [one.digest for one in load.adapters] == [digest]
+
+
+async def test_a_worker_that_has_nothing_to_do_but_wait_for_an_adapter_is_not_taken_for_hung(tmp_path):
+    clock = FakeClock()
+    async with bench(tmp_path, scanned=False, clock=clock) as b:
+        digest = (await b.load("a", fakes.write(tmp_path / "a"))).digest
+        b.device.gate.clear()
+        request = await b.submit(adapter_digest=digest)
+        await b.router.arrived()
+        clock.now += 100.0
+        await until(lambda: b.worker.hub.engine.step_age() < 1, "a sign of life")
+        assert b.worker.servicer.serving()
+        b.device.gate.set()
+        await b.ends(request)
+
+
+def test_a_load_names_no_more_adapters_than_fit_a_frame_and_those_with_most_requests_first():
+    stats = [
+        AdapterStats(digest=bytes([n % 256, n // 256]) * 16, running=n % 3, waiting=0, idle_since=0.0, ready=False)
+        for n in range(2_000)
+    ]
+    told = loads_of(stats, 1.0)
+    assert len(told) == MOST_LOADS
+    assert sum(one.running for one in told) > sum(one.running for one in stats) * 0.6
+    assert all(one.idle_ms == 0 for one in told if one.running)

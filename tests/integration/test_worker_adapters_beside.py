@@ -45,3 +45,16 @@ async def test_c7_200_loads_replacements_and_unloads_alter_no_stream_and_leave_n
         assert all(
             b.router.finish(n) for n in range(1, b.seq + 1) if not any(r.seq == n for r in b.router.of("reject"))
         )
+
+
+async def test_c10_one_request_behind_31_of_another_adapter_starts_though_there_is_one_slot(tmp_path):
+    options = {"max_adapters": 1, "max_running": 4, "max_waiting": 64, "blocks": 256, "max_model_len": 2_000}
+    async with bench(tmp_path, scanned=False, adapter_wait_s=0.05, adapter_slice_s=0.02, **options) as b:
+        hot, cold = [(await b.load(f"a{n}", fakes.write(tmp_path / str(n), seed=n))).digest for n in range(2)]
+        requests = [await b.submit(adapter_digest=hot, max_tokens=200, length=16) for _ in range(31)]
+        behind = await b.submit(adapter_digest=cold, max_tokens=8, length=16)
+        await b.ends(behind)
+        left = [request for request in requests if b.router.finish(request.choices[0].handle) is None]
+        assert len(left) >= 16
+        for request in requests:
+            await b.ends(request)
