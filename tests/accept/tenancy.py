@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from octavo.bench import tenancy as bench
-from tests.accept import flood, shares, timing
+from tests.accept import flood, limits, shares, timing
 from tests.accept.run import Line, accept, tests
 
 MOST_CPU_US = 300.0
@@ -23,8 +23,9 @@ def _overhead() -> Mapping[str, Any]:
 
 
 LINES = (
+    Line(number="1", claim="Four routers, two killed: no minute over its limit, the ledger exact", show=limits.show),
     Line(
-        number="1",
+        number="1b",
         claim="Several processes on one store: no minute has more than its limit, and the ledger is exact, kills or not",
         show=tests(
             "tests/unit/tenancy",

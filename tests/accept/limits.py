@@ -1,0 +1,168 @@
+"""Four router processes, a tenant with a limit of requests and one with a limit of output tokens; two routers are killed in the middle.
+
+What is accepted is counted at the clients. Then the ledger is held against what reached them: to the token where the answer came whole, and
+within two seconds of tokens where the kill cut it.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import aiohttp
+
+from router.tenancy.records import Charge, Limits, TenantRecord
+from router.tenancy.sqlite.store import SqliteStore
+from router.tenancy.store import UsageQuery
+from tests.accept.routers import Host, Process, host
+from tests.accept.tenants import fill, speaker
+
+ROUTERS, LANES = 4, 3
+SECONDS = 150.0
+KILLS = (0.3, 61.0)  # seconds, and from there on as soon as something is being written
+REQUESTS, TOKENS = 60, 6_000  # a minute
+TENANTS = {"requests": Limits(requests_per_minute=REQUESTS), "tokens": Limits(output_tokens_per_minute=TOKENS)}
+OUTPUT = 300
+LOST_AFTER = 10.0 + 2 * 2.0  # a lease and two beats
+RENEWED = 2.0 + 1.0  # seconds between two reports of tokens, and how late one may be
+
+
+@dataclass(kw_only=True, slots=True)
+class _Answer:
+    """What reached a client: when each token came, and whether the answer was whole."""
+
+    tenant: str
+    id: str = ""
+    tokens: list[float] = field(default_factory=list)
+    whole: bool = False
+
+
+async def _one(session: aiohttp.ClientSession, tenant: str, answers: list[_Answer]) -> int:
+    """A stream, with a token's place in each chunk; the status."""
+    body = {
+        "model": "tiny",
+        "prompt": [5, 6, 7],
+        "max_tokens": OUTPUT,
+        "ignore_eos": True,
+        "stream": True,
+        "logprobs": 0,
+    }
+    async with session.post("/v1/completions", json=body) as response:
+        if response.status != 200:
+            return response.status
+        answer = _Answer(tenant=tenant)
+        answers.append(answer)
+        async for line in response.content:
+            if line.startswith(b"data: {"):
+                event = json.loads(line[6:])
+                answer.id = event["id"].removeprefix("cmpl-")
+                rows = event["choices"][0]["logprobs"]
+                answer.tokens += [time.time()] * (len(rows["tokens"]) if rows else 0)
+            answer.whole = answer.whole or line.startswith(b"data: [DONE]")
+        return 200
+
+
+async def _lane(
+    router: Process, tenant: str, key: str, answers: list[_Answer], statuses: list[int], end: float
+) -> None:
+    async with speaker(f"http://{router.address}", key) as session:
+        while time.time() < end:
+            try:
+                status = await _one(session, tenant, answers)
+            except (aiohttp.ClientError, TimeoutError):
+                return  # it was killed
+            statuses.append(status)
+            if status != 200:
+                await asyncio.sleep(0.2)
+
+
+async def _run(running: Host, keys: Mapping[str, str]) -> tuple[list[_Answer], list[int], list[float]]:
+    answers: list[_Answer] = []
+    statuses: list[int] = []
+    begun = time.time()
+    end, killed = begun + SECONDS, []
+    async with asyncio.TaskGroup() as group:
+
+        def lanes(router: Process) -> None:
+            for tenant, key in list(keys.items()) * LANES:
+                group.create_task(_lane(router, tenant, key, answers, statuses, end))
+
+        for router in running.routers:
+            lanes(router)
+        for victim, at in zip(list(running.routers), KILLS, strict=False):
+            await asyncio.sleep(max(0.0, begun + at - time.time()))
+            while not any(not one.whole and time.time() - (one.tokens or [0.0])[-1] < 0.2 for one in answers):
+                await asyncio.sleep(0.01)  # kill while something is being written
+            killed.append(time.time())
+            await asyncio.to_thread(victim.kill)
+            lanes(await asyncio.to_thread(running.start_router))
+    return answers, statuses, killed
+
+
+async def _ledger(path: Path) -> dict[str, Charge]:
+    store = SqliteStore(path)
+    try:
+        lines = await store.usage(UsageQuery(limit=100_000))
+        assert len({line.charge.id for line in lines}) == len(lines)
+        return {line.charge.id: line.charge for line in lines}
+    finally:
+        await store.aclose()
+
+
+def _most(events: list[tuple[float, int]]) -> int:
+    """The most of any minute."""
+    return max(sum(amount for at, amount in events if start <= at < start + 60) for start, _ in events)
+
+
+def _wrong(answers: list[_Answer], ledger: Mapping[str, Charge]) -> tuple[list[str], list[str]]:
+    """Whole answers whose line is not exact, and cut ones whose line is further off than the last report."""
+    whole = [one.id for one in answers if one.whole and ledger[one.id].output_tokens != len(one.tokens)]
+    cut = []
+    for one in (one for one in answers if one.tokens and not one.whole):
+        reported = sum(at < one.tokens[-1] - RENEWED for at in one.tokens)
+        if one.id not in ledger or not reported <= ledger[one.id].output_tokens:
+            cut.append(one.id)
+    return whole, cut
+
+
+def show() -> Mapping[str, Any]:
+    """Passes where no minute has more than its limits, and the ledger is what it must be."""
+    with TemporaryDirectory() as folder, host(Path(folder), ROUTERS) as running:
+        tenants = [TenantRecord(name=name, limits=limits) for name, limits in TENANTS.items()]
+        keys = asyncio.run(fill(running.store, tenants))
+        time.sleep(1.0)  # within which every process knows
+        answers, statuses, killed = asyncio.run(_run(running, keys))
+        time.sleep(LOST_AFTER)
+        ledger = asyncio.run(_ledger(running.store))
+    requests = _most([(charge.started, 1) for charge in ledger.values() if charge.tenant == "requests"])
+    tokens = _most([(at, 1) for one in answers if one.tenant == "tokens" for at in one.tokens])
+    whole, cut = _wrong(answers, ledger)
+    unknown = sorted(ledger.keys() - {one.id for one in answers})
+    lost = [charge for charge in ledger.values() if charge.finish == "lost"]
+    return {
+        "passed": requests <= REQUESTS
+        and tokens <= TOKENS + OUTPUT
+        and not whole
+        and not cut
+        and len(killed) == len(KILLS),
+        "routers": ROUTERS,
+        "killed": len(killed),
+        "seconds_measured": SECONDS,
+        "most_requests_a_minute": requests,
+        "limit_of_requests": REQUESTS,
+        "most_output_tokens_a_minute_at_clients": tokens,
+        "limit_of_output_tokens": TOKENS,
+        "accepted": len(answers),
+        "refused": sum(status == 429 for status in statuses),
+        "other_statuses": sorted(set(statuses) - {200, 429}),
+        "whole": sum(one.whole for one in answers),
+        "cut": sum(not one.whole for one in answers),
+        "lost_lines": len(lost),
+        "whole_but_inexact": whole,
+        "cut_and_too_far_off": cut,
+        "lines_that_no_client_saw": len(unknown),
+    }
