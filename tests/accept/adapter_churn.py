@@ -11,11 +11,14 @@ import random
 import signal
 import sys
 import tempfile
+import urllib.request
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
 
 from octavo.bench.metrics import percentile
 from tests.fakes.adapter_client import AdapterClient, Quiet, adapter_client
@@ -26,7 +29,10 @@ PAIRS = 5
 WINDOW_SECONDS = 20.0
 OPERATION_SECONDS = 0.5  # between two of a window with loads
 MEDIAN, P99 = 1.10, 1.50  # at most so many times what it is without loads
-SPARE_BYTES = 96 << 20  # that the process may have grown by: the allocator's, and counters
+SPARE_BYTES = (
+    256 << 20
+)  # that the process may have grown by: what malloc keeps of blocks of 10 to 40 MB, up and down without a trend
+SETTLE_SECONDS = 20.0
 REQUEST = {"length": 64, "max_tokens": 48}
 
 
@@ -36,24 +42,42 @@ class Process:
 
     pid: int
     address: str
+    metrics: str
 
     def resident(self) -> int:
         """Bytes of it that are in memory."""
         return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
+    def sample(self, name: str, **labels: str) -> float:
+        """A metric now; 0 where there is none."""
+        with urllib.request.urlopen(f"http://{self.metrics}/metrics", timeout=10) as answer:
+            families = text_string_to_metric_families(answer.read().decode())
+            samples = [one for family in families for one in family.samples]
+        found = (one.value for one in samples if one.name == f"octavo_worker_{name}" and one.labels == labels)
+        return next(found, 0.0)
+
+    def kept(self) -> dict[str, float]:
+        """What may not be left behind: KV blocks that are in use, bytes of adapters, and names of the operations."""
+        free, capacity = self.sample("kv_blocks", state="free"), self.sample("kv_blocks_capacity")
+        levels = [self.sample("adapter", adapter=f"n{n}", level=level) for n in range(3) for level in LEVELS]
+        return {"blocks": capacity - free, "host_bytes": self.sample("adapter_host_bytes"), "names": sum(levels)}
+
+
+LEVELS = ("source", "host", "device")
+
 
 @asynccontextmanager
 async def worker(model: Path, *arguments: str) -> AsyncIterator[Process]:
     """A worker of the model that is ready; it drains at the end."""
-    command = ("-m", "worker.main", "--model", str(model), "--port", "0", *arguments)
+    command = ("-m", "worker.main", "--model", str(model), "--port", "0", "--metrics-port", "0", *arguments)
     process = await asyncio.create_subprocess_exec(sys.executable, *command, stdout=asyncio.subprocess.PIPE)
     assert process.stdout is not None
     try:
         async with asyncio.timeout(300):
-            address = json.loads(await process.stdout.readline())["address"]
+            listening = json.loads(await process.stdout.readline())
             while json.loads(await process.stdout.readline())["event"] != "ready":
                 pass
-        yield Process(pid=process.pid, address=address)
+        yield Process(pid=process.pid, address=listening["address"], metrics=listening["metrics"])
     finally:
         if process.returncode is None:
             process.send_signal(signal.SIGTERM)
@@ -90,19 +114,31 @@ async def unaltered(
     async with streams(client, quiet, STREAMS):
         await operate(client, sources, operations // 4, 4)
     await _unload_all(client, sources[0])
-    before = process.resident()
+    await asyncio.sleep(1)  # slots are cleared beside
+    before, own = process.resident(), process.kept()
     async with streams(client, quiet, STREAMS) as tasks:
         done = await operate(client, sources, operations, 4)
     await _unload_all(client, sources[0])
+    left = await _settled(process, own)
     grown = process.resident() - before
     answers = [task.result() for task in tasks]
     return {
-        "passed": min(answers) > 0 and grown <= SPARE_BYTES,
+        "passed": min(answers) > 0 and left == own and grown <= SPARE_BYTES,
         "operations": done,
         "streams": STREAMS,
         "answers_compared": sum(answers),
+        "before": own,
+        "left": left,
         "grown_bytes": grown,
     }
+
+
+async def _settled(process: Process, own: Mapping[str, float]) -> dict[str, float]:
+    """What is kept in the end; it may take a moment to go."""
+    end = asyncio.get_running_loop().time() + SETTLE_SECONDS
+    while (left := await asyncio.to_thread(process.kept)) != own and asyncio.get_running_loop().time() < end:
+        await asyncio.sleep(0.2)
+    return left
 
 
 async def _unload_all(client: AdapterClient, source: Path) -> None:
