@@ -72,7 +72,10 @@ class Orders:
             self._refuse(slot, RejectCode.ADAPTER_MEMORY, "the device has no memory for the adapter")
         except ValueError as error:  # what does not fit a slot
             self._refuse(slot, RejectCode.ADAPTER_INVALID, str(error))
-        except Exception:  # noqa: BLE001 - a fault of ours costs this adapter's requests, and nobody else's
+        except Exception as error:  # noqa: BLE001 - a fault of ours costs this adapter's requests, and nobody else's
+            if type(error).__name__ == "OutOfMemoryError":  # torch's, of a GPU: here torch is not known
+                self._refuse(slot, RejectCode.ADAPTER_MEMORY, "the device has no memory for the adapter")
+                return
             _LOG.exception("an adapter cannot be brought to slot %d", slot)
             self._refuse(slot, RejectCode.ADAPTER_VERSION_UNAVAILABLE, "the adapter cannot be brought to the device")
         else:
