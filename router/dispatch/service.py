@@ -23,7 +23,7 @@ from router.text.output import OutputSpec
 from router.text.threads import TextThreads
 from shared.errors import DeadlineExceeded, InvalidRequest, OctavoError
 
-ADMITTED_AT_ONCE = 16  # requests that are tokenized and reserved for
+ADMITTED_AT_ONCE = 64  # requests that are tokenized and reserved for
 
 _UNKNOWN = "unknown"  # the metrics' name of models that are not served: a caller's words are no label
 

@@ -311,3 +311,19 @@ async def test_octavos_own_client_brings_its_key(tmp_path: Path, monkeypatch: py
         monkeypatch.setenv("OCTAVO_API_KEY", key)
         async with AsyncClient(router.grpc) as client:
             assert await client.tokenize("a")
+
+
+async def test_texts_that_take_long_hold_up_no_generation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_router(tmp_path) as router:
+        held = asyncio.Event()
+
+        async def slow(*_: object, **__: object) -> list[int]:
+            await held.wait()
+            return [1]
+
+        monkeypatch.setattr(router.service, "tokenize", slow)
+        waiting = [asyncio.create_task(router.post(None, "/tokenize", prompt="a")) for _ in range(8)]
+        answers = await asyncio.gather(*(router.post(None) for _ in range(8)))
+        assert [answer.status_code for answer in answers] == [200] * 8
+        held.set()
+        assert [answer.status_code for answer in await asyncio.gather(*waiting)] == [200] * 8

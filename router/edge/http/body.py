@@ -2,7 +2,7 @@
 
 import gc
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from typing import Any
 
 import pydantic_core
@@ -16,7 +16,6 @@ from shared.errors import InvalidRequest, RequestTooLarge, Unavailable
 
 AT_ONCE = 64
 FREE = 64 << 10
-PARSED_AT_ONCE = 4  # between two looks at what else has come
 MAX_DIGITS = 18  # of a length; Python refuses to read numbers of thousands
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
@@ -50,7 +49,6 @@ class Bodies:
 
     def __init__(self, *, limit: int):
         self.limit = limit
-        self.turns = Turnstile(PARSED_AT_ONCE)
         self._room = AT_ONCE * limit
 
     @asynccontextmanager
@@ -108,8 +106,12 @@ class JsonRequest(Request):
         return self._value
 
 
-def json_route(bodies: Bodies) -> type[APIRoute]:
-    """The class of routes that take JSON bodies."""
+def _turn(request: Request, turns: Turnstile | None) -> AbstractAsyncContextManager[None]:
+    return nullcontext() if turns is None else turns.turn(request.state.caller.tenant.id)
+
+
+def json_route(bodies: Bodies, turns: Turnstile | None = None) -> type[APIRoute]:
+    """The class of routes that take JSON bodies; with `turns`, tenants take turns at what their handlers do, which must not be long."""
 
     class JsonRoute(APIRoute):
         def get_route_handler(self) -> Handler:
@@ -120,7 +122,7 @@ def json_route(bodies: Bodies) -> type[APIRoute]:
                 _check_length(request, bodies.limit)
                 try:
                     async with bodies.read(request.stream()) as body:
-                        async with bodies.turns.turn(request.state.caller.tenant.id):
+                        async with _turn(request, turns):
                             return await handler(JsonRequest(request, body))
                 except ClientDisconnect:
                     return Response(status_code=499)

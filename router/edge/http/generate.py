@@ -11,6 +11,9 @@ from router.edge.http.body import Bodies, json_route
 from router.edge.http.errors import renaming
 from router.edge.http.fields import NAMES, Origin
 from router.edge.http.reply import Call, Reply, Settings
+from router.tenancy.turnstile import Turnstile
+
+PARSED_AT_ONCE = 4  # bodies, between two looks at what else has come
 
 _ERRORS = {
     400: "A parameter is wrong, or not served; the error names it.",
@@ -56,7 +59,7 @@ def _origin(request: Request) -> Origin:
 
 def routes(gate: Gate, settings: Settings, bodies: Bodies) -> APIRouter:
     """/v1/chat/completions and /v1/completions."""
-    router = APIRouter(prefix="/v1", tags=["generate"], route_class=json_route(bodies))
+    router = APIRouter(prefix="/v1", tags=["generate"], route_class=json_route(bodies, Turnstile(PARSED_AT_ONCE)))
 
     @router.post("/chat/completions", responses=_CHAT_DOCS)
     async def chat_completions(body: chat.ChatBody, request: Request) -> Response:

@@ -357,3 +357,11 @@ async def test_clocks_that_go_back_hold_nobody_up_for_long(store: SqliteStore, c
 def test_scopes_are_told_by_their_names() -> None:
     assert [scope.value for scope in Scope] == ["infer", "adapters", "admin"]
     assert Limits().requests_per_minute is None
+
+
+def test_what_is_no_store_is_told_at_once(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("no database " * 100)
+    with pytest.raises(sqlite3.DatabaseError):
+        SqliteStore(tmp_path / "text")
+    with pytest.raises(OSError, match="No such file"):
+        SqliteStore(tmp_path / "nowhere" / "octavo.db")
