@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
@@ -14,8 +15,10 @@ from router.tenancy.caller import Caller
 from router.tenancy.keyring import Authenticator, OpenAuthenticator
 from router.tenancy.records import Scope
 from shared.errors import Overloaded, Unavailable
+from shared.types import OPEN_TENANT
 
 MAX_TEXT_CALLS = 64  # of tokenize and detokenize, at once
+MAX_TENANT_TEXT_CALLS = 48  # of one tenant of several
 
 
 def _shorter(one: float | None, other: float | None) -> float | None:
@@ -34,7 +37,7 @@ class Gate:
         self._authenticator = authenticator or OpenAuthenticator()
         self._timeout = timeout
         self._open = 0
-        self._text_calls = 0
+        self._text_calls: Counter[str] = Counter()  # of each tenant, now
         self._idle = asyncio.Event()
         self._idle.set()
         self.shut = asyncio.Event()
@@ -94,15 +97,19 @@ class Gate:
             self._idle.set()
 
     @contextmanager
-    def _text_call(self) -> Iterator[None]:
+    def _text_call(self, caller: Caller) -> Iterator[None]:
         """Counts a call that needs only text threads, which generations need too. Raises Overloaded where enough of them wait."""
-        if self._text_calls >= MAX_TEXT_CALLS:
-            raise Overloaded(f"{MAX_TEXT_CALLS} texts wait to be read", retry_after=1.0)
-        self._text_calls += 1
+        tenant_id = caller.tenant.id
+        most = MAX_TEXT_CALLS if caller.tenant is OPEN_TENANT else MAX_TENANT_TEXT_CALLS
+        if self._text_calls.total() >= MAX_TEXT_CALLS or self._text_calls[tenant_id] >= most:
+            raise Overloaded(f"{self._text_calls[tenant_id]} texts wait to be read", retry_after=1.0)
+        self._text_calls[tenant_id] += 1
         try:
             yield
         finally:
-            self._text_calls -= 1
+            self._text_calls[tenant_id] -= 1
+            if not self._text_calls[tenant_id]:
+                del self._text_calls[tenant_id]
 
     async def tokenize(
         self,
@@ -115,7 +122,7 @@ class Gate:
     ) -> Sequence[int]:
         """As Service.tokenize."""
         caller.require(Scope.INFER)
-        with self._text_call():
+        with self._text_call(caller):
             return await self._service.tokenize(model, prompt, add_special_tokens, param=param, caller=caller)
 
     async def detokenize(
@@ -123,7 +130,7 @@ class Gate:
     ) -> str:
         """As Service.detokenize."""
         caller.require(Scope.INFER)
-        with self._text_call():
+        with self._text_call(caller):
             return await self._service.detokenize(model, tokens, skip_special_tokens, caller=caller)
 
     def models(self, caller: Caller) -> Sequence[ModelCard]:

@@ -10,6 +10,7 @@ from router.edge.gate import MAX_TEXT_CALLS, Gate
 from router.request import GenerateRequest, TextPrompt
 from router.tenancy.caller import OPEN_CALLER, Caller
 from shared.errors import Overloaded, Unavailable
+from shared.types import Tenant
 from tests.fakes.service import FakeService
 
 ASK = GenerateRequest(model="tiny", prompt=TextPrompt(text="a"))
@@ -80,7 +81,9 @@ async def test_a_shut_gate_refuses_but_waits_for_what_runs() -> None:
 
 async def test_texts_that_wait_to_be_read_are_bounded_and_their_places_come_back() -> None:
     class Slow(FakeService):
-        async def detokenize(self, model: str, tokens: Sequence[int], skip: bool = False, *, caller: Caller = OPEN_CALLER) -> str:
+        async def detokenize(
+            self, model: str, tokens: Sequence[int], skip: bool = False, *, caller: Caller = OPEN_CALLER
+        ) -> str:
             await self.admit.wait()
             return ""
 
@@ -97,3 +100,25 @@ async def test_texts_that_wait_to_be_read_are_bounded_and_their_places_come_back
         service.admit.set()
         await asyncio.gather(*waiting)
         service.admit.clear()
+
+
+async def test_one_tenants_texts_leave_room_for_anothers() -> None:
+    class Slow(FakeService):
+        async def detokenize(
+            self, model: str, tokens: Sequence[int], skip: bool = False, *, caller: Caller = OPEN_CALLER
+        ) -> str:
+            await self.admit.wait()
+            return ""
+
+    service = Slow()
+    service.admit.clear()
+    gate = Gate(service)
+    greedy, modest = (Caller(tenant=Tenant(id=name)) for name in ("greedy", "modest"))
+    asked = [asyncio.create_task(gate.detokenize("tiny", [1], caller=greedy)) for _ in range(MAX_TEXT_CALLS)]
+    await asyncio.sleep(0)
+    asked += [asyncio.create_task(gate.detokenize("tiny", [1], caller=modest)) for _ in range(MAX_TEXT_CALLS)]
+    await asyncio.sleep(0)
+    service.admit.set()
+    ends = await asyncio.gather(*asked, return_exceptions=True)
+    refused = [isinstance(end, Overloaded) for end in ends]
+    assert refused == [number >= 48 for number in range(64)] + [number >= 16 for number in range(64)]
