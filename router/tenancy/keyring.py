@@ -121,6 +121,8 @@ class Keyring:
                 await self.refresh()
             except OctavoError as error:
                 _LOG.warning("tenants and keys stay as they were: %s", error.message)
+            except Exception:  # noqa: BLE001 - whatever it was, a revoked key must not stay valid because nobody looks any more
+                _LOG.exception("tenants and keys stay as they were")
 
     async def aclose(self) -> None:
         """Look no more."""

@@ -129,6 +129,8 @@ class Quotas:
                 await self.beat()
             except OctavoError as error:
                 _LOG.error("reservations are not renewed: %s", error.message)
+            except Exception:  # noqa: BLE001 - whatever it was, the next beat may do
+                _LOG.exception("reservations are not renewed")
 
     async def beat(self) -> None:
         """Renews all that live here, then settles what other routers lost."""

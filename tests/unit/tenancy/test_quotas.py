@@ -29,6 +29,7 @@ class FakeBooks:
 
     refuse: Refused | None = None
     failures: int = 0
+    failure: Exception = field(default_factory=lambda: Unavailable("no store"))
     open: asyncio.Event = field(default_factory=asyncio.Event)
     reserved: list[str] = field(default_factory=list)
     renewed: list[Renewal] = field(default_factory=list)
@@ -39,7 +40,7 @@ class FakeBooks:
     def _maybe_fail(self) -> None:
         if self.failures:
             self.failures -= 1
-            raise Unavailable("no store")
+            raise self.failure
 
     async def reserve(self, wanted: Wanted) -> Granted | Refused:
         await self.open.wait()
@@ -125,6 +126,16 @@ async def test_a_store_that_fails_for_a_while_gets_the_settlement_all_the_same(
     reservation.settle(USED, "stop", "w1")
     await reservation.closed()
     await until(lambda: books.settled, "the settlement")
+
+
+@pytest.mark.parametrize("failure", [Unavailable("no store"), ValueError("broken")])
+async def test_renewals_go_on_after_one_that_failed(books: FakeBooks, quotas: Quotas, failure: Exception) -> None:
+    books.failure = failure
+    reservation = await quotas.reserve(CALLER, estimate())
+    books.failures = 2
+    reservation.follow(lambda: USED)
+    await until(lambda: books.renewed, "a renewal after two failures")
+    assert books.failures == 0
 
 
 async def test_a_store_that_cannot_be_reached_lets_nobody_in(books: FakeBooks, quotas: Quotas) -> None:
