@@ -62,12 +62,10 @@ async def fill(path: Path, tenants: Sequence[TenantRecord]) -> dict[str, str]:
 
 
 async def _known(stack: TenantStack) -> None:
-    """Returns once the router lets every tenant in."""
-    async with asyncio.timeout(KNOWN_SECONDS):
-        for name in stack.keys:
-            async with stack.session(name) as session:
-                while (await session.get("/v1/models")).status != 200:
-                    await asyncio.sleep(0.05)
+    """Returns once the router knows its tenants: until then it is open, and everyone is one tenant."""
+    async with asyncio.timeout(KNOWN_SECONDS), aiohttp.ClientSession(f"http://{stack.stack.http}") as session:
+        while (await session.get("/v1/models")).status != 401:
+            await asyncio.sleep(0.05)
 
 
 @contextmanager
