@@ -14,6 +14,7 @@ from router.dispatch.settings import DispatchSettings
 from router.fleet.fleet import Fleet
 from router.fleet.settings import LinkSettings
 from router.fleet.tokenizers import default_cache
+from router.placement import LOOKS_AT_PREFIXES
 from router.tenancy.admission import Admission, OpenAdmission
 from router.tenancy.metrics import TenantMetrics
 
@@ -42,6 +43,7 @@ async def start_service(
         clock=clock,
         cache=cache or default_cache(os.environ),
         workers_gauge=metrics.workers,
+        kv_events=settings.policy in LOOKS_AT_PREFIXES,
     )
     dispatcher = Dispatcher(fleet, settings=settings, metrics=metrics, clock=clock)
     fleet.start(dispatcher.pump)

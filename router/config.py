@@ -29,7 +29,9 @@ class RouterConfig:
     http_port: int = field(default=8000, metadata=_help("port of the HTTP API; 0 takes a free one"))
     grpc_port: int = field(default=50051, metadata=_help("port of the gRPC API; 0 takes a free one"))
     workers: tuple[str, ...] = field(default=(), metadata=_help("host:port of every worker"))
-    policy: Literal["least_loaded"] = field(default="least_loaded", metadata=_help("which worker gets a request"))
+    policy: Literal["cost", "least_loaded", "round_robin", "session"] = field(
+        default="cost", metadata=_help("which worker gets a request")
+    )
     max_body_bytes: ByteSize = field(default=ByteSize(4 << 20), metadata=_help("largest HTTP body that is read"))
     head_seconds: float = field(
         default=10.0, metadata=_help("seconds in which an HTTP request's head, or gRPC's handshake, must arrive")

@@ -24,6 +24,8 @@ class RouterMetrics:
     cached_tokens: Counter  # model
     overshoot_tokens: Counter  # model
     resubmits: Counter  # model, reason: lost, or a rejection's code
+    resumed: Counter  # model, numerics: exact or inexact
+    resume_gap: Histogram  # model
     aborts: Counter  # reason
     workers: Gauge  # state
 
@@ -52,6 +54,8 @@ def build(registry: CollectorRegistry) -> RouterMetrics:
         cached_tokens=counter("cached_tokens", "Prompt tokens that a prefix cache held"),
         overshoot_tokens=counter("overshoot_tokens", "Output tokens made after a stop string, counted in no usage"),
         resubmits=counter("resubmits", "Requests given to another worker, by reason", ("model", "reason")),
+        resumed=counter("resumed", "Requests that went on at another worker, by numerics", ("model", "numerics")),
+        resume_gap=histogram("resume_gap", "Between two tokens of one choice that came from different workers", _SLOW),
         aborts=counter("aborts", "Choices aborted, by reason", ("reason",)),
         workers=gauge("workers", "Workers of the static list, by state", ("state",)),
     )

@@ -47,7 +47,7 @@ class Generation(Protocol):
 
     @property
     def resumed(self) -> str:
-        """"inexact" once it has gone on at a worker that works with other numbers than the one that began it; empty otherwise."""
+        """ "inexact" once it has gone on at a worker that works with other numbers than the one that began it; empty otherwise."""
 
     def __aiter__(self) -> AsyncIterator[tuple[Piece, ...]]:
         """The pieces, flush by flush."""

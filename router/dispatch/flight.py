@@ -1,20 +1,25 @@
 """One admitted request, from the queue to its end: what it asks, where it runs, what came of it.
 
 It ends exactly once: whole (every choice ended), by an error, or cancelled by its reader. Whatever ends it, its ticket is closed, so that
-no worker works for nobody. Only a request of which no choice has a token is given to another worker; those that had it are not asked again.
+no worker works for nobody. Where its worker is lost, stops, or fails on it, the choices that have not ended go on elsewhere: the
+tokens that are here are given to the next worker, which replays them and sends what follows.
 """
 
 import asyncio
 import logging
+from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from router.dispatch.delivery import Delivery
+from router.dispatch.ends import RETRY_AFTER, RETRYABLE, error_of, exhausted, moves, own_end, refusal
+from router.dispatch.trail import Trail
 from router.fleet.fleet import PoolKey
-from router.fleet.stream import Ticket
-from router.placement.view import Want, prompt_key
+from router.fleet.stream import Loss, Ticket
+from router.placement.prompt import PromptMarks
+from router.placement.view import Want
 from router.request import GenerateRequest, Logprobs, Piece, Usage
 from router.text.output import ChoiceOutput, OutputSpec, shown_logprobs
 from shared import errors
@@ -22,8 +27,6 @@ from shared.types import (
     AbortReason,
     Choice,
     Finished,
-    FinishReason,
-    RejectCode,
     Rejected,
     Sampling,
     Tenant,
@@ -34,7 +37,6 @@ from shared.types import (
 
 _LOG = logging.getLogger(__name__)
 
-RETRY_AFTER = 1.0  # seconds, where a worker was lost: others take its place at once, and it comes back within some
 _MOST_COUNTED = 512  # output tokens of a choice that the fair queue counts before any is made
 
 
@@ -51,6 +53,7 @@ class Job:
     output: OutputSpec
     arrived: float
     deadline: float | None
+    marks: PromptMarks
 
     @property
     def cost(self) -> float:
@@ -59,7 +62,8 @@ class Job:
 
     def want(self) -> Want:
         """For a placement policy."""
-        return Want(key=prompt_key(self.prompt), prompt_tokens=len(self.prompt), choices=self.request.n)
+        key, hashes = self.marks
+        return Want(key=key, hashes=hashes, prompt_tokens=len(self.prompt), choices=self.request.n)
 
     def tokens(self, now: float) -> TokenRequest:
         """For a worker; seq and handles are the stream's to give."""
@@ -99,10 +103,12 @@ class Flight:
     observer: Observer
     max_unread: int
     ticket: Ticket | None = None
-    worker_id: str = ""
-    tried: set[str] = field(default_factory=set)
+    trail: Trail = field(default_factory=Trail)
+    dispatched: bool = False  # some worker had it
     resubmits: int = 0
     begun: bool = False  # some choice has a token
+    numerics: str = ""  # what its tokens so far were made with, where all were made alike
+    inexact: bool = False  # it went on with other numerics: its tokens may not be those of one worker
     over: bool = False
     cached_tokens: int = 0
     overshoot: int = 0
@@ -111,19 +117,47 @@ class Flight:
     settled: asyncio.Event = field(default_factory=asyncio.Event)  # accepted, begun or over
     failure: errors.OctavoError | None = None
     timer: asyncio.TimerHandle | None = None
+    patience: asyncio.TimerHandle | None = None  # while no worker can take it
+    back_because: str = ""  # why its last worker does not run it any more, until it has a token again
     token_at: dict[int, float] = field(default_factory=dict)  # choice -> time of its last token
     _prompt: list[TokenLogprobs] = field(default_factory=list)  # of the prompt's tokens from the second on
-    _unfinished: set[int] = field(default_factory=set)  # handles
+    _received: "list[array[int]]" = field(init=False)  # token ids of each choice, those after a stop string left out
+    _index_of: dict[int, int] = field(default_factory=dict)  # handle -> choice, of those that run
+    _numerics_there: str = ""
 
     def __post_init__(self) -> None:
         self.delivery = Delivery(self.max_unread)
         self.outputs = [ChoiceOutput(self.job.output, index) for index in range(self.job.request.n)]
+        self._received = [array("I") for _ in self.outputs]
 
-    def sent(self, ticket: Ticket, worker_id: str) -> None:
+    @property
+    def worker_id(self) -> str:
+        """Of the worker that has it or had it last."""
+        return self.trail.worker_id
+
+    def token_request(self, now: float, numerics_id: str) -> TokenRequest:
+        """For a worker of these numerics: the choices that have not ended, each from where it is."""
+        fresh = self.job.tokens(now)
+        if not self.begun:
+            return fresh
+        going = [choice for choice in fresh.choices if not self.outputs[choice.index].ended]
+        choices = tuple(replace(choice, output_tokens=tuple(self._received[choice.index])) for choice in going)
+        same = numerics_id if numerics_id == self.numerics else ""
+        return replace(fresh, choices=choices, resumed=True, numerics_id=same)
+
+    def sent(self, ticket: Ticket, worker_id: str, numerics_id: str) -> None:
         """It is on its way to a worker."""
-        self.ticket, self.worker_id = ticket, worker_id
-        self.tried.add(worker_id)
-        self._unfinished = set(ticket.handles)
+        going = [index for index, output in enumerate(self.outputs) if not (self.begun and output.ended)]
+        self.ticket, self._numerics_there, self.dispatched = ticket, numerics_id, True
+        self._index_of = dict(zip(ticket.handles, going, strict=True))
+        self.trail.sent(worker_id)
+        self.be_patient(None)
+
+    def be_patient(self, timer: asyncio.TimerHandle | None) -> None:
+        """`timer` ends the wait for a worker; None, where there is no wait any more."""
+        if self.patience is not None:
+            self.patience.cancel()
+        self.patience = timer
 
     def usage(self) -> Usage:
         """Counts so far."""
@@ -166,17 +200,27 @@ class Flight:
             self._prompt[delta.prompt.first - 1 :] = delta.prompt.rows
         if not delta.tokens:
             return
-        self.begun = True
-        index = self._index(delta.handle)
+        if not self.trail.progressed:
+            self._progressed()
+        index = self._index_of[delta.handle]
         output, before = self.outputs[index], self.outputs[index].counted
         piece = output.push(delta)
         if piece is None:
             return
+        self._received[index].extend(piece.tokens)
         self.observer.emitted(self, index, output.counted - before)
         if piece.ended is not None:
             ticket.abort((delta.handle,), AbortReason.STOPPED)
             self.observer.aborted(AbortReason.STOPPED, 1)
         self._deliver(piece)
+
+    def _progressed(self) -> None:
+        """The first token of this worker's."""
+        if not self.begun:
+            self.begun, self.numerics = True, self._numerics_there
+        elif self.numerics != self._numerics_there:
+            self.numerics, self.inexact = "", True
+        self.trail.token()
 
     def finished(self, finished: Finished) -> None:
         """See Sink."""
@@ -185,37 +229,62 @@ class Flight:
                 self._finished(finished)
 
     def _finished(self, finished: Finished) -> None:
-        output = self.outputs[self._index(finished.handle)]
+        output = self.outputs[self._index_of.pop(finished.handle)]
         self.cached_tokens = max(self.cached_tokens, finished.cached_tokens)
         if not output.ended:
-            if (error := _error_of(finished)) is not None:
+            if (reason := moves(finished)) is not None:
+                self._given_back(finished, reason)
+                return
+            if (error := error_of(finished)) is not None:
                 self.fail(error)
                 return
-            piece = output.finish(finished)
-            if piece is not None:
+            if (piece := output.finish(finished)) is not None:
                 self._deliver(piece)
         self.overshoot += max(output.overshoot, finished.output_tokens - output.counted)
-        self._unfinished.discard(finished.handle)
-        if not self._unfinished and not self.over:
+        if not self._index_of and not self.over:
             self._end("ok", None, AbortReason.CLIENT)
+
+    def _given_back(self, finished: Finished, reason: str) -> None:
+        """The worker has ended a choice before its end: all that has not ended goes on elsewhere."""
+        error = error_of(finished)
+        assert error is not None
+        if self.ticket is not None:
+            self.observer.aborted(AbortReason.CLIENT, self.ticket.close(AbortReason.CLIENT))
+        if reason == "failed":
+            self.trail.lost(Loss(message=error.message, suspects=1))
+        else:
+            self.trail.sent_back()
+        self._go_on(reason, error)
 
     def rejected(self, rejected: Rejected) -> None:
         """See Sink."""
-        if rejected.code in _RETRYABLE and not self.begun:
-            self._again(rejected.code.value, _exhausted(rejected))
+        if rejected.code in RETRYABLE:
+            self.trail.sent_back()
+            self._again(rejected.code.value, exhausted(rejected))
         else:
-            self.fail(_refusal(rejected, self.job.request.prompt_param))
+            self.fail(refusal(rejected, self.job.request.prompt_param))
 
-    def lost(self, message: str) -> None:
-        """See Sink. Where every choice has ended already, only the worker's account of it is lost."""
-        if all(output.ended for output in self.outputs):
+    def lost(self, loss: Loss) -> None:
+        """See Sink."""
+        self.trail.lost(loss)
+        self._go_on("lost", errors.Unavailable(loss.message, retry_after=RETRY_AFTER))
+
+    def _go_on(self, reason: str, otherwise: errors.OctavoError) -> None:
+        """Have what has not ended go on elsewhere; nothing may be left of it."""
+        self.ticket = None
+        with self._contained():
+            self._end_what_is_whole()
+        if not self.over and all(output.ended for output in self.outputs):
             self._end("ok", None, AbortReason.CLIENT)
-            return
-        error = errors.Unavailable(message, retry_after=RETRY_AFTER)
-        if self.begun:
-            self.fail(error)
-        else:
-            self._again("lost", error)
+        self._again(reason, otherwise)
+
+    def _end_what_is_whole(self) -> None:
+        """Choices whose last token is here end as the worker would have ended them."""
+        job = self.job
+        for output, received in zip(self.outputs, self._received, strict=True):
+            end = own_end(received, len(job.prompt), job.sampling, job.output.stop_tokens)
+            if end is not None and not output.ended and (piece := output.finish(end)) is not None:
+                self._deliver(piece)
 
     # ----
 
@@ -230,12 +299,9 @@ class Flight:
 
     def _again(self, reason: str, otherwise: errors.OctavoError) -> None:
         """Ask for another worker; `otherwise` is the error where there is none."""
-        self.ticket, self.failure = None, otherwise
         if not self.over:
+            self.ticket, self.failure = None, otherwise
             self.observer.resubmit(self, reason)
-
-    def _index(self, handle: int) -> int:
-        return self.ticket.handles.index(handle) if self.ticket else 0
 
     def _deliver(self, piece: Piece) -> None:
         self.settled.set()
@@ -248,48 +314,9 @@ class Flight:
         self.over, self.failure = True, error
         if self.timer is not None:
             self.timer.cancel()
+        self.be_patient(None)
         if self.ticket is not None:
             self.observer.aborted(reason, self.ticket.close(reason))
         self.delivery.end(error)
         self.settled.set()
         self.observer.ended(self, outcome)
-
-
-_RETRYABLE = frozenset(
-    {RejectCode.QUEUE_FULL, RejectCode.DRAINING, RejectCode.ADAPTER_VERSION_UNAVAILABLE, RejectCode.NUMERICS}
-)
-
-
-def _exhausted(rejected: Rejected) -> errors.OctavoError:
-    """What a caller is told when every worker has answered with a retryable rejection like this."""
-    if rejected.code is RejectCode.QUEUE_FULL:
-        wait = 1.0 if rejected.retry_after_ms is None else rejected.retry_after_ms / 1000
-        return errors.Overloaded("every worker's queue is full", retry_after=wait)
-    if rejected.code is RejectCode.DRAINING:
-        return errors.Overloaded("every worker of this model is stopping", retry_after=1.0)
-    return errors.Unavailable(rejected.message)
-
-
-def _refusal(rejected: Rejected, prompt_param: str) -> errors.OctavoError:
-    """A final rejection as the caller's error."""
-    param = prompt_param if rejected.param in ("", "prompt_tokens", "prompt") else rejected.param
-    if rejected.code is RejectCode.TOO_LONG:
-        return errors.ContextLengthExceeded(rejected.message, param=param)
-    if rejected.code is RejectCode.INVALID:
-        return errors.InvalidRequest(rejected.message, param=param)
-    return _exhausted(rejected)
-
-
-def _error_of(finished: Finished) -> errors.OctavoError | None:
-    """The error that a worker's end means; None for an end that is none."""
-    match finished.reason:
-        case FinishReason.STOP | FinishReason.LENGTH:
-            return None
-        case FinishReason.DEADLINE:
-            return errors.DeadlineExceeded("the request's time ran out")
-        case FinishReason.ABORTED:
-            return errors.Unavailable("the worker that ran this has stopped", retry_after=RETRY_AFTER)
-        case FinishReason.ERROR if finished.param:
-            return errors.InvalidRequest(finished.message, param=finished.param)
-        case FinishReason.ERROR:
-            return errors.Internal(finished.message or "the worker failed on this request")

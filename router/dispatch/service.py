@@ -12,6 +12,7 @@ from router.dispatch.settings import DispatchSettings
 from router.dispatch.validate import bad_words, check_prompt, resolve_sampling, stop_tokens
 from router.fleet.fleet import Fleet, Pool
 from router.metrics import RouterMetrics
+from router.placement.prompt import PromptMarks
 from router.request import GenerateRequest, Prompt
 from router.service import Generation, ModelCard
 from router.tenancy.admission import Admission, Reservation
@@ -22,6 +23,7 @@ from router.text import stops
 from router.text.output import OutputSpec
 from router.text.threads import TextThreads
 from shared.errors import DeadlineExceeded, InvalidRequest, OctavoError
+from shared.hashing import chain_seed
 
 ADMITTED_AT_ONCE = 64  # requests that are tokenized and reserved for
 
@@ -118,7 +120,10 @@ class RouterService:
         self._dispatcher.check_room(pool.key, request.tenant)
         prompt = await self._encode(request, pool)
         words = await self._bad_words(request, pool)
-        job = self._job(request, pool, prompt, words, arrived)
+        check_prompt(prompt, pool, request.prompt_param)
+        seed = chain_seed(model_revision=pool.key.revision, salt=request.tenant.salt)
+        marks = await self._threads.marks(seed, prompt)
+        job = self._job(request, pool, prompt, words, marks, arrived)
         account = Accounted(self._dispatcher, self._tenants)
         flight = Flight(job=job, observer=account, max_unread=self._settings.max_unread)
         reservation = account.reservation = await self._reserve(flight)
@@ -158,9 +163,9 @@ class RouterService:
         pool: Pool,
         prompt: Sequence[int],
         words: tuple[tuple[int, ...], ...],
+        marks: PromptMarks,
         arrived: float,
     ) -> Job:
-        check_prompt(prompt, pool, request.prompt_param)
         options = request.sampling
         output = OutputSpec(
             vocabulary=pool.text.vocabulary,
@@ -178,4 +183,5 @@ class RouterService:
             output=output,
             arrived=arrived,
             deadline=None if request.timeout is None else arrived + request.timeout,
+            marks=marks,
         )

@@ -12,6 +12,7 @@ from prometheus_client import Gauge
 from router.fleet.link import LinkContext, LinkState, WorkerLink
 from router.fleet.settings import LinkSettings
 from router.fleet.tokenizers import TokenizerStore
+from router.placement.index import KvIndex
 from router.service import ModelCard
 from router.text.tokenizer import ModelText
 from shared.errors import ModelNotFound, Unavailable
@@ -66,11 +67,22 @@ class Fleet:
         clock: Callable[[], float],
         cache: Path | None,
         workers_gauge: Gauge,
+        kv_events: bool = False,
     ):
+        self.index = KvIndex()
         store = TokenizerStore(cache)
-        context = LinkContext(router_id=uuid.uuid4().hex, settings=settings, clock=clock, tokenizers=store, owner=self)
+        context = LinkContext(
+            router_id=uuid.uuid4().hex,
+            settings=settings,
+            clock=clock,
+            tokenizers=store,
+            owner=self,
+            index=self.index if kv_events else None,
+        )
         self.links = [WorkerLink(target, context) for target in targets]
         self._clock = clock
+        self._settle_by = clock() + settings.settle_within
+        self._settled = False
         self._gauge = workers_gauge
         self._listener: Callable[[PoolKey], None] = _no_listener
         self._created: dict[str, int] = {}  # served name -> Unix seconds when first seen
@@ -106,15 +118,26 @@ class Fleet:
         if link in self._keys:
             self._listener(self._keys[link])
 
+    def alone(self, link: WorkerLink) -> bool:
+        """See LinkOwner."""
+        now = self._clock()
+        peers = self._live(self._keys[link]) if link in self._keys else []
+        return not any(peer.state(now) is LinkState.READY for peer in peers if peer is not link)
+
     def candidates(self, key: PoolKey) -> list[WorkerLink]:
         """Workers of the pool for which a new request may wait."""
         now = self._clock()
         return [link for link in self._live(key) if link.takes_work(now)]
 
     def ready(self) -> bool:
-        """Whether some worker takes work now."""
+        """Whether some worker takes work now, and each that could be reached at first has told of its cache: a router that begins with a
+        part of them would send all its work there."""
         now = self._clock()
-        return any(link.state(now) is LinkState.READY and _reported(link) for link in self.links)
+        if not self._settled:
+            self._settled = now >= self._settle_by or all(link.settled for link in self.links)
+        return self._settled and any(
+            link.state(now) in (LinkState.READY, LinkState.BROKEN) and _reported(link) for link in self.links
+        )
 
     def resolve(self, model: str, sees: Callable[[str], bool] = _everything) -> Pool:
         """The pool of a served name; of several, that with the most workers. An empty name means the only model. A name that is not to be

@@ -12,11 +12,14 @@ import grpc.aio
 
 from protos import worker_pb2 as pb
 from protos import worker_pb2_grpc
+from router.fleet.breaker import Breaker, BreakerState
 from router.fleet.liveness import Liveness
 from router.fleet.settings import LinkSettings
 from router.fleet.stream import Sink, Ticket, WorkerStream
 from router.fleet.tokenizers import BadTokenizer, TokenizerStore, assemble
-from router.placement.view import WorkerView, view_of
+from router.placement.cursor import KvCursor
+from router.placement.index import KvIndex, Member
+from router.placement.view import Share, WorkerView, view_of
 from router.text.tokenizer import ModelText
 from shared import rpc
 from shared.types import TokenRequest, WorkerInfo
@@ -40,6 +43,7 @@ class LinkState(Enum):
     SUSPECT = "suspect"
     HUNG = "hung"
     DRAINING = "draining"
+    BROKEN = "broken"  # its breaker is open
     READY = "ready"
 
 
@@ -56,6 +60,9 @@ class LinkOwner(Protocol):
     def changed(self, link: "WorkerLink") -> None:
         """Its load, its credit or its state may have changed."""
 
+    def alone(self, link: "WorkerLink") -> bool:
+        """Whether there is no other worker of its pool whose breaker is closed."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LinkContext:
@@ -66,6 +73,7 @@ class LinkContext:
     clock: Callable[[], float]
     tokenizers: TokenizerStore
     owner: LinkOwner
+    index: KvIndex | None = None  # told of workers' caches, where placement looks at them
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,10 +92,13 @@ class WorkerLink:
         self.target = target
         self.dispatched = 0
         self.worker: Connected | None = None
+        self.breaker = Breaker(context.settings)
+        self.settled = False  # it has been connected, or could not be
         self._context = context
         self._last_id = ""
         self._hung = False
         self._closing = False
+        self._cursor: KvCursor | None = None
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -112,27 +123,42 @@ class WorkerLink:
             return LinkState.HUNG
         if stream.draining or (stream.liveness.load is not None and stream.liveness.load.draining):
             return LinkState.DRAINING
-        return LinkState.SUSPECT if stream.liveness.suspect(now) else LinkState.READY
+        if stream.liveness.suspect(now):
+            return LinkState.SUSPECT
+        return LinkState.READY if self.breaker.state is BreakerState.CLOSED else LinkState.BROKEN
 
     def takes_work(self, now: float) -> bool:
-        """Whether new requests may wait for this worker; one that is only suspect may come back."""
-        return self.state(now) in (LinkState.READY, LinkState.SUSPECT)
+        """Whether new requests may wait for this worker; one that is only suspect may come back, and so may one that keeps failing."""
+        return self.state(now) in (LinkState.READY, LinkState.SUSPECT, LinkState.BROKEN)
 
     def view(self, now: float) -> WorkerView | None:
         """The worker as a policy sees it; None where it gets nothing now."""
-        if self.worker is None or self.state(now) is not LinkState.READY:
+        if self.worker is None or not self._open_to_work(now):
             return None
         stream, load = self.worker.stream, self.worker.stream.liveness.load
         if load is None or stream.credits(now) == 0:
             return None
         return view_of(self.worker.info, load, pending=stream.pending, dispatched=self.dispatched)
 
-    def submit(self, request: TokenRequest, sink: Sink) -> Ticket:
-        """Send `request`. Only while `view` gives the worker."""
+    def _open_to_work(self, now: float) -> bool:
+        """A worker with an open breaker gets its probes alone, unless all others of its pool keep failing too: then any may do."""
+        state = self.state(now)
+        if state is LinkState.BROKEN:
+            return self.breaker.allows(now) or self._context.owner.alone(self)
+        return state is LinkState.READY
+
+    @property
+    def member(self) -> Member | None:
+        """The worker in the index."""
+        cursor = self.worker.stream.cursor if self.worker is not None else None
+        return None if cursor is None else cursor.member
+
+    def submit(self, request: TokenRequest, sink: Sink, share: Share | None = None) -> Ticket:
+        """Send `request`. Only while `view` gives the worker. `share`: see WorkerStream.submit."""
         if self.worker is None:
             raise RuntimeError(f"{self.target} is not connected")
         self.dispatched += 1
-        return self.worker.stream.submit(request, sink)
+        return self.worker.stream.submit(request, sink, share)
 
     async def _run(self) -> None:
         settings = self._context.settings
@@ -141,6 +167,7 @@ class WorkerLink:
             stub: worker_pb2_grpc.WorkerAsyncStub = worker_pb2_grpc.WorkerStub(channel)
             while not self._closing:
                 reason = await self._guarded(stub)
+                self.settled = True
                 backoff = settings.backoff_first if self.worker else min(2 * backoff, settings.backoff_most)
                 self._disconnect(reason)
                 if not self._closing:
@@ -168,34 +195,59 @@ class WorkerLink:
             return told(group)
         finally:
             call.cancel()
+            if self._cursor is not None:
+                self._cursor.close()
+                self._cursor = None
         return CUT
 
     async def _converse(self, stub: "worker_pb2_grpc.WorkerAsyncStub", call: Any) -> None:
         """Returns never: whatever ends the stream is an exception within a group."""
         context = self._context
         async with asyncio.TaskGroup() as group:
-            hello = pb.Hello(protocol=wire.PROTOCOL, router_id=context.router_id, kv_events=False)
+            hello = pb.Hello(protocol=wire.PROTOCOL, router_id=context.router_id, kv_events=context.index is not None)
             await call.write(pb.Up(hello=hello))
             async with asyncio.timeout(context.settings.connect_timeout):  # wait_for may swallow a cancellation
                 info = await _welcome(call)
-            stream = WorkerStream(Liveness(context.settings, context.clock()), context.clock, self._note)
+            stream = self._stream()
             group.create_task(_read(call, stream))
             group.create_task(_write(call, stream))
             group.create_task(self._ping(stream))
             group.create_task(self._watch(stream))
             group.create_task(self._join(stub, info, stream))
 
+    def _stream(self) -> WorkerStream:
+        context = self._context
+        liveness = Liveness(context.settings, context.clock())
+        return WorkerStream(liveness, self.breaker, context.clock, self._note)
+
     async def _join(self, stub: "worker_pb2_grpc.WorkerAsyncStub", info: WorkerInfo, stream: WorkerStream) -> None:
         async def fetch() -> Mapping[str, bytes]:
             pieces = stub.GetTokenizer(pb.GetTokenizerRequest(), timeout=self._context.settings.fetch_timeout)
             return await assemble(pieces)
 
+        known = self._follow_cache(info, stream)
         text = await self._context.tokenizers.get(info.tokenizer_digest, fetch)
+        async with asyncio.timeout(self._context.settings.fetch_timeout):
+            await known.wait()
         if info.worker_id != self._last_id:
             self._last_id, self.dispatched = info.worker_id, 0
         self.worker = Connected(info=info, text=text, stream=stream)
         log.info("worker %s at %s serves %s", info.worker_id, self.target, info.model)
+        self.settled = True
         self._context.owner.joined(self)
+
+    def _follow_cache(self, info: WorkerInfo, stream: WorkerStream) -> asyncio.Event:
+        """Have the index follow the worker's cache; the event is set once it knows all of it, or at once where there is no index."""
+        known, index = asyncio.Event(), self._context.index
+        if index is None:
+            known.set()
+            return known
+
+        def ask() -> None:
+            stream.outbound.put(pb.Up(snapshot_request=pb.SnapshotRequest()))
+
+        stream.cursor = self._cursor = KvCursor(index, index.join(info.worker_id, info.total_blocks), ask, known.set)
+        return known
 
     def _disconnect(self, reason: str) -> None:
         gone, self.worker, self._hung = self.worker, None, False

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 class LinkSettings:
     """`tick` is how often liveness is looked at; where that took over `stall_after`, the router itself stood still.
 
-    `connect_timeout` bounds the wait for Welcome, `fetch_timeout` that for a tokenizer. `breaker_failures` in a row open a worker's
+    `connect_timeout` bounds the wait for Welcome, `fetch_timeout` that for a tokenizer or a first view of a worker's cache.
+    `settle_within` is how long a router that starts waits for all its workers before it is ready with some. `breaker_failures` in a row open a worker's
     breaker for `breaker_pause`, and twice as long each time until it answers again, up to `breaker_pause_most`.
     """
 
@@ -21,6 +22,7 @@ class LinkSettings:
     stall_after: float = 1.0
     connect_timeout: float = 10.0
     fetch_timeout: float = 60.0
+    settle_within: float = 5.0
     backoff_first: float = 0.1
     backoff_most: float = 2.0
     breaker_failures: int = 3

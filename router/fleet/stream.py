@@ -70,9 +70,7 @@ class Ticket:
 class WorkerStream:
     """The state of one connection. `changed` is called whenever room may have opened or closed."""
 
-    def __init__(
-        self, liveness: Liveness, breaker: Breaker, clock: Callable[[], float], changed: Callable[[], None]
-    ):
+    def __init__(self, liveness: Liveness, breaker: Breaker, clock: Callable[[], float], changed: Callable[[], None]):
         self.liveness = liveness
         self._breaker = breaker
         self.outbound = Outbound()

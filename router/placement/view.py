@@ -6,7 +6,6 @@ from hashlib import blake2b
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
-from shared.hashing import BLOCK_SIZE, token_bytes
 from shared.types import Load, WorkerInfo
 
 NOTHING: Mapping[str, int] = MappingProxyType({})
@@ -113,11 +112,6 @@ def view_of(info: WorkerInfo, load: Load, *, pending: Share, dispatched: int) ->
         sequence_s=load.step_us_per_sequence / 1e6,
         context_s=load.step_us_per_context_token / 1e6,
     )
-
-
-def prompt_key(tokens: Sequence[int]) -> bytes:
-    """The key of a prompt, over its first block's token ids."""
-    return blake2b(token_bytes(tokens[:BLOCK_SIZE]), digest_size=16).digest()
 
 
 def rendezvous(key: bytes, worker_id: str) -> int:

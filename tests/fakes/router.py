@@ -42,14 +42,14 @@ class Router:
 async def running_router(
     *targets: str | ScriptedWorker, tmp_path: Path, link: LinkSettings = QUICK, **dispatch: Any
 ) -> AsyncIterator[Router]:
-    """A router over these workers, ready for none in particular."""
+    """A router over these workers, ready for none in particular. Where nobody can take what a worker lost, it fails at once."""
     clock, registry = FakeClock(), CollectorRegistry()
     addresses = [target if isinstance(target, str) else target.target for target in targets]
     service = await start_service(
         addresses,
         registry=registry,
         link=link,
-        dispatch=DispatchSettings(**dispatch),
+        dispatch=DispatchSettings(**({"resume_wait": 0.0} | dispatch)),
         cache=tmp_path / "cache",
         clock=clock,
     )

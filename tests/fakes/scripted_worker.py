@@ -1,6 +1,7 @@
 """A worker that does what a test tells it, over real gRPC: for the ways in which workers misbehave, and for exact orders of events."""
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,7 @@ from shared.tokenizer import TokenizerBundle
 from shared.types import (
     Finished,
     FinishReason,
+    KvSnapshot,
     Load,
     RejectCode,
     Rejected,
@@ -59,7 +61,7 @@ def worker_info(bundle: TokenizerBundle, **changes: Any) -> WorkerInfo:
 
 def load_report(**changes: Any) -> Load:
     """An idle worker's, with `changes`."""
-    fields: dict[str, Any] = dict.fromkeys(Load.__slots__, 0)
+    fields: dict[str, Any] = {each.name: 0 for each in dataclasses.fields(Load) if each.default is dataclasses.MISSING}
     fields |= {"free_blocks": 100, "total_blocks": 100, "credits": 100, "has_work": False, "draining": False}
     return Load(**(fields | changes))
 
@@ -147,6 +149,7 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServicer):
         self.script = script
         self.first_load = first_load or load_report()
         self.port = port
+        self.snapshots = True  # whether it answers SnapshotRequests, with nothing
         self.conversations: list[Conversation] = []
         self.tokenizer_calls = 0
         self._server: grpc.aio.Server | None = None
@@ -204,6 +207,8 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServicer):
         async for frame in frames:
             conversation.received.append(frame)
             conversation.sizes.append(frame.ByteSize())
+            if frame.HasField("snapshot_request") and self.snapshots:
+                conversation.send(wire.kv_snapshot_to_pb(KvSnapshot(epoch=1, sequence=0, hashes=(), last=True)))
             if frame.HasField("submit") and self.script is not None:
                 self.script(conversation, frame.submit)
 

@@ -95,6 +95,7 @@ class FakeGeneration:
     completed: int = 0
     finished: bool = False
     prompt_alternatives: int | None = None
+    resumed: str = ""
     rates: Rates | None = None
 
     @property

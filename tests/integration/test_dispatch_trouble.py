@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from router.dispatch.flight import RETRY_AFTER
+from router.dispatch.ends import RETRY_AFTER
 from router.fleet import link
 from router.request import GenerateRequest, TextPrompt, TokenPrompt
 from shared import errors
@@ -128,19 +128,17 @@ async def test_router_case_27_a_retry_never_lands_on_the_worker_that_failed(tmp_
         assert worker.now.submits == []
 
 
-async def test_a_worker_lost_after_a_token_ends_the_request_with_one_error(tmp_path):
-    async with ScriptedWorker(worker_id="a") as one, ScriptedWorker(worker_id="b") as two:
-        async with running_router(one, two, tmp_path=tmp_path) as router:
-            await router.ready(workers=2)
-            task = asyncio.create_task(router.service.generate(request(n=2)))
-            await until(lambda: one.now.submits or two.now.submits, "the submit")
-            first = one if one.now.submits else two
-            first.now.tokens(first.now.submits[0].choices[1].handle, [20])
-            generation = await task
-            first.now.drop()
-            with pytest.raises(errors.Unavailable):
-                await collect(generation)
-            assert router.service._dispatcher.flights == 0
+async def test_a_worker_lost_after_a_token_ends_the_request_with_one_error_where_there_is_no_other(tmp_path):
+    async with ScriptedWorker(worker_id="a") as worker, running_router(worker, tmp_path=tmp_path) as router:
+        await router.ready()
+        task = asyncio.create_task(router.service.generate(request(n=2)))
+        submit = (await worker.submits())[0]
+        worker.now.tokens(submit.choices[1].handle, [20])
+        generation = await task
+        worker.now.drop()
+        with pytest.raises(errors.Unavailable):
+            await collect(generation)
+        assert router.service._dispatcher.flights == 0
 
 
 @pytest.mark.parametrize(

@@ -194,3 +194,28 @@ async def test_grpc_sampling_fields_reach_the_service(rpc_edge: GrpcEdge) -> Non
     assert (got.logit_bias, got.allowed_token_ids) == (((5, 1.5),), (1, 2))
     assert (got.bad_words, got.bad_word_strings, got.prompt_logprobs) == (((3, 4),), ("no",), 0)
     assert request.truncate_prompt_tokens == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"prompt": "a" * 1_000, "n": 64, "echo": True, "logprobs": 20}, "logprobs"),
+        ({"prompt": "a" * 1_000, "n": 64, "prompt_logprobs": 20}, "prompt_logprobs"),
+        ({"prompt": ["a" * 1_000] * 64, "prompt_logprobs": 20}, "prompt_logprobs"),
+        ({"prompt": ["a" * 1_000] * 8, "n": 8, "echo": True, "logprobs": 1, "prompt_logprobs": 20}, "prompt_logprobs"),
+        ({"prompt": "a" * 1_000, "n": 64, "echo": True, "logprobs": 20, "stream": True}, "logprobs"),
+    ],
+)
+async def test_an_answer_that_would_tell_more_of_prompts_than_a_server_can_hold_is_refused(
+    edge: HttpEdge, body: dict[str, Any], param: str
+) -> None:
+    answer = await edge.http.post("/v1/completions", json={"max_tokens": 1, **body})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+    assert all(generation.closed.is_set() for generation in edge.service.generations)
+
+
+async def test_a_chat_tells_its_prompt_once_for_all_choices(edge: HttpEdge) -> None:
+    messages = [{"role": "user", "content": "a" * 1_000}]
+    body = {"messages": messages, "n": 64, "max_tokens": 1, "prompt_logprobs": 20}
+    answer = await edge.http.post("/v1/chat/completions", json=body)
+    assert (answer.status_code, len(answer.json()["choices"])) == (200, 64)

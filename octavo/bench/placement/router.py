@@ -11,9 +11,10 @@ from octavo.bench.placement.worker import SimWorker
 from router.placement.cursor import KvCursor
 from router.placement.index import KvIndex, Prediction
 from router.placement.outputs import OutputMean
+from router.placement.prompt import prompt_marks
 from router.placement.unseen import Unseen
-from router.placement.view import Policy, Want, WorkerView, prompt_key, view_of
-from shared.hashing import block_hashes, chain_seed, published
+from router.placement.view import Policy, Want, WorkerView, view_of
+from shared.hashing import chain_seed
 from shared.types import (
     OPEN_TENANT,
     Choice,
@@ -78,10 +79,8 @@ class SimRouter:
     def arrive(self, arrival: Arrival) -> None:
         """A request has come."""
         prompt = arrival.tokens()
-        hashes = tuple(published(tuple(block_hashes(SEED, prompt))))
-        want = Want(
-            key=prompt_key(prompt), prompt_tokens=len(prompt), choices=1, hashes=hashes, session=arrival.session
-        )
+        key, hashes = prompt_marks(SEED, prompt)
+        want = Want(key=key, prompt_tokens=len(prompt), choices=1, hashes=hashes, session=arrival.session)
         self._queue.append(_Flight(arrival=arrival, came=self._clock(), prompt=prompt, want=want))
         self.pump()
 

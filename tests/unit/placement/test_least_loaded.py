@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.placement import POLICIES
-from router.placement.view import Share, Want, WorkerView, prompt_key
+from router.placement.prompt import prompt_marks
+from router.placement.view import Share, Want, WorkerView
 
 least_loaded = POLICIES["least_loaded"]
 WANT = Want(key=b"k", prompt_tokens=10, choices=1)
@@ -56,12 +57,12 @@ def test_own_dispatches_that_no_report_covers_are_load():
 def test_router_case_1_cold_prompts_at_concurrency_1_spread_evenly():
     workers = {name: view(name) for name in "abcd"}
     for number in range(102):
-        chosen = least_loaded(list(workers.values()), replace(WANT, key=prompt_key([number])))
+        chosen = least_loaded(list(workers.values()), replace(WANT, key=prompt_marks(b"s", [number]).key))
         workers[chosen] = replace(workers[chosen], dispatched=workers[chosen].dispatched + 1)
     counts = [worker.dispatched for worker in workers.values()]
     assert max(counts) - min(counts) <= 1
 
 
 def test_router_case_3_two_prompts_of_equal_length_have_different_keys():
-    assert prompt_key([1, 2, 3]) != prompt_key([1, 2, 4])
-    assert prompt_key(list(range(16))) == prompt_key(list(range(20)))
+    assert prompt_marks(b"s", [1, 2, 3]).key != prompt_marks(b"s", [1, 2, 4]).key
+    assert prompt_marks(b"s", range(16)).key == prompt_marks(b"s", range(20)).key
