@@ -356,9 +356,9 @@ def test_prompt_logprobs_take_tiles_of_bounded_size(runner: ModelRunner, monkeyp
     sizes: list[int] = []
     scorer, logits = runner._scorer, runner._scorer._logits
 
-    def counted(hidden: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    def counted(hidden: torch.Tensor, rows: torch.Tensor, step: object) -> torch.Tensor:
         sizes.append(len(rows))
-        return logits(hidden, rows)
+        return logits(hidden, rows, step)
 
     monkeypatch.setattr(scorer, "_logits", counted)
     monkeypatch.setattr(scorer, "_tile", 7)
