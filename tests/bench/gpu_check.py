@@ -144,7 +144,8 @@ def llama(bed: Bed, **sizes: int) -> Any:
 
 
 SMALL = {
-    "hidden_size": 64, "intermediate_size": 172, "num_hidden_layers": 5, "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 512,
+    "hidden_size": 64, "intermediate_size": 172, "num_hidden_layers": 5, "num_attention_heads": 8, "num_key_value_heads": 4,
+    "vocab_size": 512,
 }  # fmt: skip
 BILLION = {
     "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16, "num_attention_heads": 32, "num_key_value_heads": 8,
@@ -161,7 +162,7 @@ def check_equality(bed: Bed) -> Rows:
     rows = []
     for name, sizes in (("stories260K-size", SMALL), ("1B-shaped", BILLION)):
         if bed.dry and sizes is BILLION:
-            sizes = {**SMALL, "hidden_size": 32, "num_attention_heads": 2, "num_key_value_heads": 1}
+            sizes = {**SMALL, "hidden_size": 32, "num_attention_heads": 2, "num_key_value_heads": 1}  # noqa: PLW2901
         model, count = llama(bed, **sizes), 3 if bed.dry else 32
         prompt = torch.randint(0, sizes["vocab_size"], (1, 17), device=bed.device)
         text = Text(model, backend("triton", deterministic=False), torch.float32, sequences=1, length=64)
@@ -181,7 +182,7 @@ def check_kernels(bed: Bed) -> Rows:
         spec = AttentionSpec(heads=heads, kv_heads=kv_heads, head_dim=dim, scale=0.1)
         for chunks in (((63, 1), (20, 1)), ((0, 1), (63, 5))):
             for fixed in (False, True):
-                rows.append(_attention_error(bed, spec, chunks, fixed))
+                rows.append(_attention_error(bed, spec, chunks, fixed))  # noqa: PERF401
     logits, n = bed.drawn(4, 3000, dtype=torch.float32) * 3, 4
     whole = {name: torch.arange(n, device=bed.device) for name in ("seed_low", "seed_high", "position", "choice")}
     draw = Draw(
@@ -254,7 +255,7 @@ def prefill(bed: Bed) -> Rows:
         [],
     )
     for count in (40,) if bed.dry else (2048, 8192):
-        run, q, _, _ = _attention(bed, spec, ((0, count),))
+        run, _, _, _ = _attention(bed, spec, ((0, count),))
         ours, operations = bed.seconds(run), 2 * count * count * heads * dim
         q_, k, v = (bed.drawn(1, heads, count, dim) for _ in range(3))
         theirs = bed.seconds(lambda: torch.nn.functional.scaled_dot_product_attention(q_, k, v, is_causal=True))  # noqa: B023
@@ -291,7 +292,7 @@ def sampler(bed: Bed) -> Rows:
                 top_p=torch.full((rows,), p, device=bed.device), min_p=torch.zeros(rows, device=bed.device), **whole,
             )  # fmt: skip
             found.append(
-                {"rows": rows, "kind": kind, "us": 1e6 * bed.seconds(lambda: sample(bed.launch, logits, draw))}
+                {"rows": rows, "kind": kind, "us": 1e6 * bed.seconds(lambda: sample(bed.launch, logits, draw))}  # noqa: B023
             )
     return found
 
@@ -335,7 +336,6 @@ def end_to_end(bed: Bed) -> Rows:
                 "batch": count, "deterministic": deterministic, "tokens_s": count / graphed, "tokens_s_eager": count / eager,
                 "of_bound": (weights + kv) / rate / graphed,
             })  # fmt: skip
-            del text
     return [*found, *(_theirs(bed, model, count, context) for count in ((1,) if bed.dry else (1, 32)))]
 
 
@@ -384,7 +384,7 @@ def main() -> int:
             start = time.perf_counter()
             with torch.inference_mode():
                 done[name] = PARTS[name](Bed(launch=launch, dry=options.dry))
-            print(json.dumps({"part": name, "seconds": time.perf_counter() - start, "rows": done[name]}), flush=True)
+            print(json.dumps({"part": name, "seconds": time.perf_counter() - start, "rows": done[name]}), flush=True)  # noqa: T201
             if out:
                 out.write_text(json.dumps(done, indent=1), encoding="utf-8")
     wrong = [row for part in ("kernels", "equality") for row in done.get(part, []) if not row["equal"]]
