@@ -8,8 +8,8 @@ class LinkSettings:
     """`tick` is how often liveness is looked at; where that took over `stall_after`, the router itself stood still.
 
     `connect_timeout` bounds the wait for Welcome, `fetch_timeout` that for a tokenizer or a first view of a worker's cache.
-    `settle_within` is how long a router that starts waits for all its workers before it is ready with some. `breaker_failures` in a row open a worker's
-    breaker for `breaker_pause`, and twice as long each time until it answers again, up to `breaker_pause_most`.
+    `settle_within` is how long a router that starts waits for all its workers before it is ready with some. `breaker_failures` in a row
+    open a worker's breaker for `breaker_pause`, and twice as long each time until it answers again, up to `breaker_pause_most`.
     """
 
     ping_interval: float = 1.0

@@ -96,7 +96,8 @@ class Conversation:
         """A Load that acknowledges all that has come, unless told otherwise."""
         seqs = [submit.seq for submit in self.submits]
         self.acked = max([self.acked, *seqs])
-        self.send(wire.load_to_pb(load_report(**({"acked_seq": self.acked} | changes))))
+        told = {"acked_seq": self.acked, "cold_admissions": len(seqs)}
+        self.send(wire.load_to_pb(load_report(**(told | changes))))
 
     def tokens(
         self, handle: int, tokens: Sequence[int], *, acked: int = 0, logprobs: Sequence[TokenLogprobs] = ()
