@@ -19,8 +19,8 @@ def covering(factors: Mapping[str, Sequence[Any]]) -> list[pytest.param]:
 
 
 def rows(sizes: Sequence[int]) -> list[tuple[int, ...]]:
-    """Rows of value numbers. Greedy: each row begins with a pair that is not covered yet, then takes, factor by factor, the value that covers
-    most of what is left.
+    """Rows of value numbers. Greedy: each begins with a pair that is not covered yet, then takes, factor by factor, the
+    value that covers most of what is left.
     """
     left = {
         (a, i, b, j)

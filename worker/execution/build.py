@@ -29,7 +29,7 @@ def build(checkpoint: Checkpoint, config: RunnerConfig, progress: Progress = sil
     Raises ModelError (what is wrong with the checkpoint or does not fit it) and InsufficientMemory.
     """
     torch.set_num_threads(config.threads)
-    ops = backend(config.backend, threads=config.threads, isa=config.cpu_isa)
+    ops = backend(config.backend, threads=config.threads, isa=config.cpu_isa, deterministic=config.deterministic)
     with torch.inference_mode():
         model = load(checkpoint, torch_dtype(config.dtype), ops, invariant=config.deterministic, progress=progress)
         return _assemble(checkpoint, config, ops, model)
