@@ -216,30 +216,44 @@ struct Seen {
   }
 };
 
-OCTAVO_INLINE Floats scaled(const float* scores, float scale, float softcap) {
-  const Floats s = load(scores) * scale;
-  return softcap > 0 ? softcap * tanh(s / softcap) : s;
+// A weight and how it enters the row's sum: as rounded, since that is what the values are multiplied by.
+OCTAVO_INLINE Floats power(Floats t, const float*) { return exp2(t); }
+OCTAVO_INLINE void weigh(float* to, Floats p, Floats& sums) {
+  store(to, p);
+  sums += p;
+}
+#if OCTAVO_TILES
+OCTAVO_INLINE Floats power(Floats t, const bf16*) { return exp2_short(t); }
+OCTAVO_INLINE void weigh(bf16* to, Floats p, Floats& sums) {
+  const __m256bh rounded = _mm512_cvtneps_pbh((__m512)p), ones = (__m256bh)_mm256_set1_epi16(0x3f80);
+  memcpy(to, &rounded, sizeof rounded);
+  __m256 pairs = _mm512_castps512_ps256((__m512)sums);  // sums of neighbours, in the lower eight lanes
+  sums = (Floats)_mm512_zextps256_ps512(_mm256_dpbf16_ps(pairs, rounded, ones));
+}
+#endif
+
+// Caps the scores of one row in place.
+static __attribute__((noinline)) void cap(float* scores, int width, float scale, float softcap) {
+  for (int i = 0; i < width; i += LANES) store(scores + i, softcap * tanh(load(scores + i) * scale / softcap));
 }
 
-// Scores of one row -> weights (zero where it does not see), their sum, and the maximum.
+constexpr float LOG2_E = 1.44269504088896341f;
+
+// Scores of one row -> weights (zero where it does not see), their sum, and the maximum of the scores times `scale` (> 0).
 template <class A>
 static __attribute__((noinline)) void soften(float* scores, A* weights, const Seen& seen, float scale, float softcap, float* top, float* total) {
+  if (softcap > 0) {
+    cap(scores, seen.width, scale, softcap);
+    scale = 1;
+  }
   Floats highest = splat(LOW);
-  const auto note = [&](int i, Floats s) {
-    store(scores + i, s);
-    highest = vmax(s, highest);
-  };
-  seen.each([&](int i) { note(i, scaled(scores + i, scale, softcap)); },
-            [&](int i, Ints mask) { note(i, select(mask, scaled(scores + i, scale, softcap), splat(LOW))); });
-  const float most = largest(highest);
+  seen.each([&](int i) { highest = vmax(load(scores + i), highest); },
+            [&](int i, Ints mask) { highest = vmax(select(mask, load(scores + i), splat(LOW)), highest); });
+  const float most = largest(highest), unit = scale * LOG2_E, shift = most * unit;
   Floats sums{};
-  const auto weigh = [&](int i, Floats p) {
-    store(weights + i, p);
-    sums += load(weights + i);  // as rounded: what the values are multiplied by
-  };
-  seen.each([&](int i) { weigh(i, exp(load(scores + i) - most)); },
-            [&](int i, Ints mask) { weigh(i, select(mask, exp(load(scores + i) - most), Floats{})); });
-  *top = most;
+  seen.each([&](int i) { weigh(weights + i, power(load(scores + i) * unit - shift, weights), sums); },
+            [&](int i, Ints mask) { weigh(weights + i, select(mask, power(load(scores + i) * unit - shift, weights), Floats{}), sums); });
+  *top = most * scale;
   *total = sum(sums);
 }
 

@@ -24,7 +24,14 @@ OCTAVO_INLINE Floats splat(float x) { return Floats{} + x; }
 OCTAVO_INLINE Floats as_floats(Words w) { return (Floats)w; }
 OCTAVO_INLINE Words as_words(Floats f) { return (Words)f; }
 OCTAVO_INLINE Floats select(Ints mask, Floats yes, Floats no) { return (Floats)(((Ints)yes & mask) | ((Ints)no & ~mask)); }
-OCTAVO_INLINE Floats vmax(Floats a, Floats b) { return select(a > b, a, b); }
+// b where a is NaN.
+OCTAVO_INLINE Floats vmax(Floats a, Floats b) {
+#if defined(__AVX512F__)
+  return (Floats)_mm512_max_ps((__m512)a, (__m512)b);
+#else
+  return select(a > b, a, b);
+#endif
+}
 OCTAVO_INLINE Floats vmin(Floats a, Floats b) { return select(a < b, a, b); }
 OCTAVO_INLINE Ints lane_numbers() { return Ints{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}; }
 
@@ -135,20 +142,35 @@ OCTAVO_INLINE Floats exp2_fraction(Floats f) {
   return p * f + 1.f;
 }
 
-// e^x: zero below -87 (or a denormal), infinite above 88.7; NaN stays NaN.
-OCTAVO_INLINE Floats exp(Floats x) {
-  const Floats t = x * 1.44269504088896341f;
+// 2^t: zero below -126 (or a denormal), infinite from 128 on; NaN stays NaN.
+OCTAVO_INLINE Floats exp2(Floats t) {
 #if defined(__AVX512F__)
   const Floats n = (Floats)_mm512_roundscale_ps((__m512)t, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   const Floats f = select(t > -200.f, t - n, Floats{});  // -inf - -inf is no number
-  return (Floats)_mm512_scalef_ps((__m512)exp2_fraction(select(x != x, x, f)), (__m512)n);
+  return (Floats)_mm512_scalef_ps((__m512)exp2_fraction(select(t != t, t, f)), (__m512)n);
 #else
   const Floats bounded = vmax(vmin(t, splat(128.f)), splat(-126.f));
   const Floats n = (bounded + 12582912.f) - 12582912.f;  // 1.5 * 2^23: rounds to an integer
   const Ints whole = __builtin_convertvector(n, Ints);
   const Ints half = whole >> 1;  // in two steps, so that n = 128 does not overflow early
   const Floats power = exp2_fraction(bounded - n) * (Floats)((half + 127) << 23) * (Floats)((whole - half + 127) << 23);
-  return select(x != x, x, select(t < -126.f, Floats{}, power));
+  return select(t != t, t, select(t < -126.f, Floats{}, power));
+#endif
+}
+
+OCTAVO_INLINE Floats exp(Floats x) { return exp2(x * 1.44269504088896341f); }
+
+// 2^t for t <= 0, to be rounded to eight bits: relative error below 4e-6. NaN stays NaN; far below, zero.
+OCTAVO_INLINE Floats exp2_short(Floats t) {
+#if defined(__AVX512DQ__)
+  const Floats f = (Floats)_mm512_reduce_ps((__m512)t, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);  // t - floor(t)
+  Floats p = splat(1.3534168e-2f);
+  p = p * f + 5.2011460e-2f;
+  p = p * f + 2.4144275e-1f;
+  p = p * f + 6.9300383e-1f;
+  return (Floats)_mm512_scalef_ps((__m512)(p * f + 1.0000026f), (__m512)t);
+#else
+  return exp2(t);
 #endif
 }
 
