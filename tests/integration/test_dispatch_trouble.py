@@ -243,7 +243,7 @@ async def test_router_cases_1_and_2_idle_workers_take_turns_and_counts_are_true(
             counts = [len(worker.now.submits) for worker in workers]
             assert max(counts) - min(counts) <= 1
             streams = [link.worker.stream for link in router.service._fleet.links]
-            await until(lambda: sum(stream.pending for stream in streams) == 0, "every report")
+            await until(lambda: sum(stream.pending.choices for stream in streams) == 0, "every report")
             assert [stream.open_requests for stream in streams] == [0, 0, 0, 0]
 
 

@@ -1,0 +1,87 @@
+"""The cost in seconds, and what it decides."""
+
+from dataclasses import replace
+from typing import Any
+
+from router.placement import POLICIES
+from router.placement.adapters import adapter_cost, desired_set, to_prefetch
+from router.placement.prompt import prompt_marks
+from router.placement.view import AdapterUse, Share, Want, WorkerView
+from shared.hashing import chain_seed
+
+cost = POLICIES["cost"]
+WANT = Want(key=b"k", prompt_tokens=1_000, choices=1)
+DIGEST = b"d" * 32
+
+
+def view(worker_id: str, **changes: Any) -> WorkerView:
+    idle = WorkerView(
+        worker_id=worker_id,
+        running=0,
+        waiting=0,
+        pending=Share(0),
+        max_running=8,
+        dispatched=0,
+        free_blocks=1_000,
+        total_blocks=1_000,
+        prefill_rate=1_000.0,
+    )
+    return replace(idle, **changes)
+
+
+def test_a_cached_prefix_is_worth_the_seconds_that_it_saves():
+    want = replace(WANT, cached={"a": 960})
+    assert cost([view("a", uncached=500), view("b")], want) == "a"
+    assert cost([view("a", uncached=2_000), view("b")], want) == "b"
+
+
+def test_own_dispatches_that_no_report_covers_are_work():
+    assert cost([view("a", pending=Share(1, 900)), view("b", cold=5)], WANT) == "b"
+
+
+def test_router_case_1_cold_prompts_go_round_by_the_workers_own_counts():
+    workers = {name: view(name) for name in "abcd"}
+    for number in range(102):
+        chosen = cost(list(workers.values()), replace(WANT, key=number.to_bytes(4, "little")))
+        workers[chosen] = replace(workers[chosen], cold=workers[chosen].cold + 1)
+    counts = [worker.cold for worker in workers.values()]
+    assert max(counts) - min(counts) <= 1
+
+
+def test_router_cases_18_and_19_neither_a_salt_nor_an_adapter_shares_a_key_or_a_hash_with_another():
+    seeds = [
+        chain_seed(model_revision="m"),
+        chain_seed(model_revision="m", salt=b"x"),
+        chain_seed(model_revision="m", adapter_digest=b"x"),
+        chain_seed(model_revision="m", salt=b"y"),
+    ]
+    marks = [prompt_marks(seed, range(128)) for seed in seeds]
+    assert len({mark.key for mark in marks}) == len({mark.hashes for mark in marks}) == 4
+    assert prompt_marks(seeds[1], range(128)) == marks[1]
+
+
+def test_c53_sessions_find_the_same_worker_through_any_router():
+    workers = [view(f"w{number}") for number in range(6)]
+    for number in range(200):
+        want = replace(WANT, session=str(number).encode())
+        assert POLICIES["session"](workers, want) == POLICIES["session"](workers[::-1], want)
+
+
+def test_a_wide_fleet_is_not_narrowed_to_a_few_by_a_common_beginning():
+    workers = [view(f"w{number}") for number in range(300)]
+    chosen = {cost(workers, replace(WANT, hashes=(b"same" * 4, bytes([number]) * 16))) for number in range(200)}
+    assert len(chosen) > 100
+
+
+def test_router_case_22_an_idle_resident_adapter_is_preferred():
+    idle = {DIGEST: AdapterUse(0, 0, 50.0, True)}
+    assert cost([view("a", adapters=idle), view("b")], replace(WANT, adapter=DIGEST)) == "a"
+
+
+def test_router_case_24_an_empty_worker_can_have_the_first_load():
+    workers = [view("a"), view("b")]
+    (first,) = desired_set(workers, DIGEST)
+    assert to_prefetch(workers, DIGEST) == first
+    assert cost(workers, replace(WANT, adapter=DIGEST)) == first
+    other = next(worker for worker in workers if worker.worker_id != first)
+    assert adapter_cost(other, DIGEST, {first}) > adapter_cost(replace(other, worker_id=first), DIGEST, {first}) > 0
