@@ -70,7 +70,7 @@ def test_c53_sessions_find_the_same_worker_through_any_router():
 def test_a_wide_fleet_is_not_narrowed_to_a_few_by_a_common_beginning():
     workers = [view(f"w{number}") for number in range(300)]
     chosen = {cost(workers, replace(WANT, hashes=(b"same" * 4, bytes([number]) * 16))) for number in range(200)}
-    assert len(chosen) > 100
+    assert len(chosen) > 48  # a shortlist by the common beginning would be the same 12 for all
 
 
 def test_router_case_22_an_idle_resident_adapter_is_preferred():
