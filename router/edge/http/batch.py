@@ -7,14 +7,17 @@ from types import TracebackType
 from typing import Self
 
 from router.edge.gate import Gate
-from router.request import GenerateRequest, Piece, Usage
+from router.request import ChatPrompt, GenerateRequest, Piece, Usage
 from router.service import Generation
 from router.tenancy.rates import Rates
-from shared.errors import Internal
+from shared.errors import Internal, InvalidRequest
 
 Flush = tuple[Piece, ...]
 
 QUEUE = 16  # flushes on their way to the client; what comes beyond waits inside the generation, which bounds it
+
+
+MAX_ROWS = 1 << 20  # log-probabilities of prompts in one answer, each some fifty bytes in each shape that tells them
 
 
 class _Done:
@@ -30,6 +33,7 @@ class Batch:
         self._queue: asyncio.Queue[Flush | _Done | Exception] = asyncio.Queue(QUEUE)
         self._tasks: list[asyncio.Task[None]] = []
         self._opened: list[Generation] = []
+        self._rows = 0
         self.choices = sum(request.n for request in requests)
 
     async def __aenter__(self) -> Self:
@@ -92,10 +96,23 @@ class Batch:
         except TimeoutError:
             return None
 
+    def _count_rows(self, request: GenerateRequest, prompt_len: int) -> None:
+        """Raises InvalidRequest where the answer would tell more than MAX_ROWS: a small body can ask for gigabytes."""
+        options = request.sampling
+        if options.prompt_logprobs is None:
+            return
+        told = 1 if isinstance(request.prompt, ChatPrompt) else request.n
+        self._rows += told * prompt_len * (1 + options.prompt_logprobs)
+        if self._rows > MAX_ROWS:
+            param = "logprobs" if request.echo and options.logprobs == options.prompt_logprobs else "prompt_logprobs"
+            message = f"{param}: choices times prompt tokens times alternatives may be {MAX_ROWS} in one answer"
+            raise InvalidRequest(message, param=param)
+
     async def _pump(self, start: int, request: GenerateRequest) -> None:
         try:
             async with self._gate.open(request) as generation:
                 self._opened.append(generation)
+                self._count_rows(request, len(generation.prompt_tokens))
                 async for pieces in generation:
                     await self._queue.put(_numbered(pieces, start))
         except Exception as error:  # noqa: BLE001 - the reader raises it
