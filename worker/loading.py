@@ -6,7 +6,7 @@ Nothing here imports torch before `load` is called: the number of its threads is
 import logging
 import os
 import uuid
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, MutableMapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -125,7 +125,7 @@ def _info(config: WorkerConfig, runner: "ModelRunner", source: "Source") -> Work
         block_size=BLOCK_SIZE,
         total_blocks=runner.num_blocks,
         max_running=config.max_running,
-        eos_token_ids=source.checkpoint.eos_token_ids,
+        eos_token_ids=_ends(source.checkpoint.eos_token_ids, runner.vocab_size),
         version=settings.version(),
         max_adapters=config.max_adapters,
         max_adapter_rank=config.max_adapter_rank if config.max_adapters else 0,
@@ -151,6 +151,14 @@ def _adapters(config: WorkerConfig, runner: "ModelRunner", source: "Source") -> 
         directory=Path(config.adapter_dir) if config.adapter_dir else None,
         prepare=lambda: torch.set_num_threads(1),
     )
+
+
+def _ends(tokens: Sequence[int], vocab_size: int) -> tuple[int, ...]:
+    """Those that can be drawn; some models' files name others, too."""
+    beyond = [token for token in tokens if token >= vocab_size]
+    if beyond:
+        _LOG.warning("end tokens beyond the vocabulary of %d are left out: %s", vocab_size, beyond[:10])
+    return tuple(token for token in tokens if token < vocab_size)
 
 
 def _step_times(config: WorkerConfig, info: WorkerInfo, executor: Executor, store: StepStore) -> StepTimes:

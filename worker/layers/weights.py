@@ -48,6 +48,8 @@ class WeightReader:
             raise ModelError(f"the checkpoint has no tensor {name!r} (expected shape {list(shape)})") from None
         if tuple(tensor.shape) != shape:
             raise ModelError(f"tensor {name!r} has shape {list(tensor.shape)}, expected {list(shape)}")
+        if not tensor.is_floating_point():
+            raise ModelError(f"tensor {name!r} has the type {tensor.dtype}, expected floating point")
         return tensor
 
     def norm(self, name: str, size: int, eps: float, offset: float = 0.0) -> Norm:

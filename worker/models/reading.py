@@ -1,5 +1,6 @@
 """Reading config.json with errors that name the key."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,6 +10,9 @@ from worker.models.errors import ModelError
 
 Config = Mapping[str, Any]
 _ACTIVATIONS: dict[str, Activation] = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
+_MOST = 2**31 - 1
+_FINITE = sys.float_info.max
+MAX_LAYERS = 4_096  # a table has an entry for each before any weight is looked for
 _LAYER_TYPES = ("full_attention", "sliding_attention")
 
 
@@ -17,16 +21,21 @@ def integer(config: Config, key: str, default: int | None = None) -> int:
     value = config.get(key)
     value = default if value is None else value
     if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
-        raise ModelError(f"config.json: {key} must be a positive integer, is {value!r}")
+        raise ModelError(f"config.json: {key} must be a positive integer, is {value!r:.60}")
+    most = MAX_LAYERS if key == "num_hidden_layers" else _MOST
+    if value > most:
+        raise ModelError(f"config.json: {key} may be {most}, is {value!r:.60}")
     return value
 
 
 def number(config: Config, key: str, default: float | None = None) -> float:
-    """A number; `default` where the key is absent or null."""
+    """A number, neither infinite nor NaN; `default` where the key is absent or null."""
     value = config.get(key)
     value = default if value is None else value
     if not isinstance(value, int | float) or isinstance(value, bool):
-        raise ModelError(f"config.json: {key} must be a number, is {value!r}")
+        raise ModelError(f"config.json: {key} must be a number, is {value!r:.60}")
+    if not -_FINITE <= value <= _FINITE:  # an int beyond every float is none either
+        raise ModelError(f"config.json: {key} must be finite, is {value!r:.60}")
     return float(value)
 
 

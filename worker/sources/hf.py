@@ -7,6 +7,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from tokenizers import Tokenizer
 
 from shared.tokenizer import TOKENIZER_JSON, TokenizerBundle
 from worker.sources.config import eos_token_ids, normalise
@@ -43,7 +44,7 @@ def read_json(path: Path) -> dict[str, Any]:
         value = json.loads(path.read_bytes())
     except FileNotFoundError:
         raise SourceError(f"{path}: missing; expected a Hugging Face model directory") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise SourceError(f"{path}: expected JSON: {error}") from error
     if not isinstance(value, dict):
         raise SourceError(f"{path}: expected a JSON object, found {type(value).__name__}")
@@ -58,10 +59,22 @@ def _generation_config(directory: Path) -> dict[str, Any]:
 def directory_tokenizer(directory: Path) -> TokenizerBundle:
     """The directory's tokenizer. One of the older kinds (sentencepiece, vocab and merges) is converted by transformers."""
     if (directory / TOKENIZER_JSON).is_file():
-        return TokenizerBundle.from_directory(directory)
+        bundle = TokenizerBundle.from_directory(directory)
+        _check_tokenizer(directory / TOKENIZER_JSON, bundle.files[TOKENIZER_JSON])
+        return bundle
     if not any((directory / name).is_file() for name in _SLOW_TOKENIZERS):
         raise SourceError(f"{directory}: expected {TOKENIZER_JSON} or one of {', '.join(_SLOW_TOKENIZERS)}; found none")
     return _converted_tokenizer(directory)
+
+
+def _check_tokenizer(path: Path, content: bytes) -> None:
+    """Raises SourceError where no router could load it: they would all turn away, and this worker serve nobody."""
+    try:
+        Tokenizer.from_buffer(content)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # noqa: BLE001 - the library's panics are no Exceptions
+        raise SourceError(f"{path}: expected the tokenizers library's format: {error!s:.200}") from None
 
 
 def _converted_tokenizer(directory: Path) -> TokenizerBundle:

@@ -58,7 +58,7 @@ def _read_index(directory: Path) -> dict[str, str]:
         return {}
     try:
         weight_map = json.loads(path.read_bytes())["weight_map"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise SourceError(f"{path}: expected JSON with a weight_map: {error!r}") from error
     if not isinstance(weight_map, dict) or not weight_map:
         raise SourceError(f"{path}: weight_map is empty; expected tensor names and their files")

@@ -247,3 +247,51 @@ def test_a_sentencepiece_tokenizer_becomes_a_tokenizer_json_with_the_same_ids(
     for text in ("Once upon a time, there was a girl.", "déjà vu 🙂", "line\nbreak", "Is it text? 1234"):
         assert ours.encode(text, add_special_tokens=False).ids == judge.encode(text), text
     assert "generation_config.json" in bundle.files
+
+
+def _config(directory: Path, **changes: object) -> None:
+    path = directory / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_bytes()), **changes}))
+
+
+@pytest.mark.parametrize("name", ["config.json", "generation_config.json", "model.safetensors.index.json"])
+@pytest.mark.parametrize("content", ["[" * 100_000, '{"a":' * 100_000])
+def test_json_without_bottom_is_refused_by_its_file(copied: Path, name: str, content: str) -> None:
+    (copied / name).write_text(content)
+    with pytest.raises(SourceError, match=name):
+        open_checkpoint(str(copied))
+
+
+@pytest.mark.parametrize("value", ["x", 1, 1.5, True, [1], [[]]])
+@pytest.mark.parametrize("key", ["rope_parameters", "rope_scaling"])
+def test_rotary_settings_that_are_no_object_are_refused_by_name(copied: Path, key: str, value: object) -> None:
+    _config(copied, rope_parameters=None, rope_scaling=None)
+    _config(copied, **{key: value})
+    with pytest.raises(SourceError, match=key):
+        open_checkpoint(str(copied))
+
+
+@pytest.mark.parametrize("value", ["x", [1], {}, 10**400])
+def test_a_rotary_base_that_is_no_number_is_refused_by_name(copied: Path, value: object) -> None:
+    _config(copied, rope_parameters=None, rope_theta=value or {"a": 1})
+    with pytest.raises(SourceError, match="rope_theta"):
+        open_checkpoint(str(copied))
+
+
+@pytest.mark.parametrize("value", ["x", "", {}, -1, 1.5, True, [[]], ["a"], [None], [-1], [2, 1.5]], ids=repr)
+def test_end_tokens_that_are_no_token_ids_are_refused_by_name(copied: Path, value: object) -> None:
+    (copied / "generation_config.json").write_text(json.dumps({"eos_token_id": value}))
+    with pytest.raises(SourceError, match="eos_token_id"):
+        open_checkpoint(str(copied))
+
+
+def test_end_tokens_count_once_each(copied: Path) -> None:
+    (copied / "generation_config.json").write_text(json.dumps({"eos_token_id": [5, 2, 5, 2]}))
+    assert open_checkpoint(str(copied)).checkpoint.eos_token_ids == (5, 2)
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"[]", b"null", b"\xff\xfe", b"[" * 100_000, b'{"version": "1.0"}'])
+def test_a_tokenizer_that_no_router_could_load_is_refused_by_its_file(copied: Path, content: bytes) -> None:
+    (copied / "tokenizer.json").write_bytes(content)
+    with pytest.raises(SourceError, match=r"tokenizer\.json"):
+        open_checkpoint(str(copied))

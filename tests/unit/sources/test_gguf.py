@@ -1,5 +1,6 @@
 """GGUF files: the tensors and the configuration that went in come out, and what is wrong with a file is named."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,10 @@ from tests.fakes.checkpoint import MemoryCheckpoint, tiny_llama
 from tests.fakes.gguf_files import write_gguf
 from worker.models.checkpoint import Checkpoint
 from worker.sources.errors import SourceError
+from worker.sources.gguf.file import open_file
+from worker.sources.gguf.metadata import read_metadata
 from worker.sources.gguf.rotary import llama3_factors
+from worker.sources.gguf.source import GgufCheckpoint
 from worker.sources.open import open_checkpoint
 
 # Widths are multiples of a packing's block (32).
@@ -267,3 +271,31 @@ def test_other_weights_are_another_revision(tmp_path: Path, cache: Path) -> None
     other = _written(tmp_path / "c.gguf", tiny_llama(4, vocab_size=100, **SHAPE)[1], cache)
     assert one.revision != other.revision
     assert len(one.revision) == len(same.revision) == 32
+
+
+def _lying(path: Path, cache: Path, **values: int) -> GgufCheckpoint:
+    file = open_file(path)
+    told = {f"llama.attention.{name}": value for name, value in values.items()}
+    file = replace(file, values={**file.values, **told})
+    return GgufCheckpoint(file, read_metadata(file), cache)
+
+
+def test_a_model_without_heads_is_refused_by_its_key(tmp_path: Path, cache: Path) -> None:
+    source = _tiny()
+    write_gguf(tmp_path / "m.gguf", source.config, _tensors(source))
+    with pytest.raises(SourceError, match="head_count"):
+        _lying(tmp_path / "m.gguf", cache, head_count=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [("q_proj", {"head_count": 5}), ("k_proj", {"head_count_kv": 3}), ("k_proj", {"head_count_kv": 0})],
+)
+def test_heads_that_a_tensors_rows_do_not_make_are_refused_by_its_name(
+    tmp_path: Path, cache: Path, name: str, values: dict[str, int]
+) -> None:
+    source = _tiny()
+    write_gguf(tmp_path / "m.gguf", source.config, _tensors(source))
+    lying = _lying(tmp_path / "m.gguf", cache, **values)
+    with pytest.raises(SourceError, match=name):
+        lying.tensor(f"model.layers.0.self_attn.{name}.weight")

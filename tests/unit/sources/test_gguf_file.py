@@ -127,3 +127,13 @@ def test_no_changed_byte_and_no_cut_does_more_than_raise(tmp_path: Path, at: int
     except SourceError:
         return
     assert len(found) == len(file.tensors)
+
+
+def test_a_dimension_of_nothing_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path / "m.gguf")
+    content = path.read_bytes()
+    shape = b"a.weight" + struct.pack("<IQQ", 2, 3, 2)
+    assert content.count(shape) == 1
+    path.write_bytes(content.replace(shape, b"a.weight" + struct.pack("<IQQ", 2, 0, 2)))
+    with pytest.raises(SourceError, match=r"a\.weight.* dimension of 0"):
+        open_file(path)

@@ -213,3 +213,20 @@ def test_every_family_keeps_all_bytes_of_a_text() -> None:
     for pre in FAMILIES:
         cut = _tokenizer(read_tokenizer(_metadata(pre))).pre_tokenizer
         assert sum(len(piece) for piece, _ in cut.pre_tokenize_str(text)) == len(text.encode()), pre
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("tokens", [1, 2, 3]),
+        ("tokens", [0.5] * 3),
+        ("token_type", ["a", "b", "c"]),
+        ("scores", ["x", "y", "z"]),
+        ("merges", [1]),
+    ],
+)
+def test_a_list_of_another_type_is_refused_by_its_key(key: str, value: list[Any]) -> None:
+    right = {"model": "gpt2" if key == "merges" else "llama", "tokens": ["a", "b", "ab"], "scores": [0.0, 0.0, 1.0]}
+    values = {f"tokenizer.ggml.{name}": each for name, each in {**right, key: value}.items()}
+    with pytest.raises(SourceError, match=f"tokenizer.ggml.{key}"):
+        read_tokenizer(Metadata(Path("m.gguf"), values))

@@ -105,7 +105,7 @@ def family(metadata: Metadata) -> Family:
 def build_bpe(metadata: Metadata, vocabulary: Vocabulary) -> Tokenizer:
     """Model, cuts and decoder; special tokens are added by the caller."""
     kind = family(metadata)
-    merges = [_pair(metadata, merge) for merge in metadata.items("tokenizer.ggml.merges")]
+    merges = [_pair(metadata, merge) for merge in metadata.items("tokenizer.ggml.merges", of=str)]
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary.ids(), merges=merges, ignore_merges=kind.whole_words))
     if kind.composed:
         tokenizer.normalizer = normalizers.NFC()

@@ -56,6 +56,8 @@ def read_config(metadata: Metadata, facts: Facts) -> dict[str, Any]:
 def _sizes(keys: Metadata) -> dict[str, Any]:
     hidden = keys.integer("embedding_length")
     heads = keys.integer("attention.head_count")
+    if heads < 1:
+        raise SourceError(f"{keys.path}: {keys.name('attention.head_count')} is {heads}; expected at least 1")
     head_dim = keys.integer("attention.key_length", hidden // heads)
     if keys.integer("attention.value_length", head_dim) != head_dim:
         name = keys.name("attention.value_length")

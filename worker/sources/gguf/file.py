@@ -147,4 +147,6 @@ def _entry(cursor: _Cursor) -> tuple[str, tuple[int, ...], int, int]:
     if not 1 <= dimensions <= _MAX_DIMENSIONS:
         raise _Malformed(f"tensor {name!r:.80} has {dimensions} dimensions")
     shape = tuple(cursor.scalar("Q") for _ in range(dimensions))
+    if 0 in shape:
+        raise _Malformed(f"tensor {name!r:.80} has a dimension of 0")
     return name, shape[::-1], cursor.scalar("I"), cursor.scalar("Q")

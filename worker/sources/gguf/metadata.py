@@ -43,8 +43,14 @@ class Metadata:
     def optional_integer(self, key: str) -> int | None:
         return self.integer(key) if self.has(key) else None
 
-    def items(self, key: str, default: Sequence[Any] | None = None) -> Sequence[Any]:
+    def items(
+        self, key: str, default: Sequence[Any] | None = None, *, of: type | tuple[type, ...] = object
+    ) -> Sequence[Any]:
+        """An array, all of whose elements are `of` one type."""
         value: Sequence[Any] = self._value(key, default, (list, tuple), "an array")
+        wrong = next((each for each in value if not isinstance(each, of)), None) if of is not object else None
+        if wrong is not None:
+            raise SourceError(f"{self.path}: key {self.name(key)} holds {wrong!r:.60}, which is of the wrong type")
         return value
 
     def _value(self, key: str, default: Any, kinds: type | tuple[type, ...], wanted: str) -> Any:

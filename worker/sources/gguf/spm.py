@@ -15,7 +15,7 @@ _MERGEABLE = (TokenKind.NORMAL, TokenKind.USER_DEFINED, TokenKind.UNUSED)
 
 def build_spm(metadata: Metadata, vocabulary: Vocabulary) -> Tokenizer:
     """Model, normalizer and decoder; special tokens are added by the caller."""
-    scores = metadata.items("tokenizer.ggml.scores")
+    scores = metadata.items("tokenizer.ggml.scores", of=(int, float))
     if len(scores) != len(vocabulary.tokens):
         raise SourceError(
             f"{metadata.path}: tokenizer.ggml.scores has {len(scores)} entries; expected {len(vocabulary.tokens)}"

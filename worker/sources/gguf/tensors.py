@@ -76,6 +76,9 @@ class GgufTensors:
         tensor = self._unpacked(self._tensors[name])
         module = name.rsplit(".", 2)[-2]
         if module in heads and self._architecture.rows_alternate:
+            if heads[module] < 1 or tensor.shape[0] % (2 * heads[module]):
+                message = f"{tensor.shape[0]} rows, which are not {heads[module]} heads of even width"
+                raise SourceError(f"{self._file.path}: tensor {name} has {message}")
             return rotary_rows_in_order(tensor, heads[module])
         if module.endswith("norm") and self._architecture.norm_offset:
             return tensor.float() - self._architecture.norm_offset

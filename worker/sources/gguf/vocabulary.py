@@ -43,8 +43,8 @@ class Vocabulary:
 
 def read_vocabulary(metadata: Metadata) -> Vocabulary:
     """Raises SourceError where kinds and tokens differ in number, or a special id lies outside."""
-    tokens = metadata.items("tokenizer.ggml.tokens")
-    kinds = metadata.items("tokenizer.ggml.token_type", [TokenKind.NORMAL] * len(tokens))
+    tokens = metadata.items("tokenizer.ggml.tokens", of=str)
+    kinds = metadata.items("tokenizer.ggml.token_type", [TokenKind.NORMAL] * len(tokens), of=int)
     if len(kinds) != len(tokens):
         raise SourceError(
             f"{metadata.path}: tokenizer.ggml.token_type has {len(kinds)} entries; expected {len(tokens)}"
