@@ -4,6 +4,7 @@ import argparse
 import asyncio
 from typing import Any
 
+from octavo.cli.arguments import url
 from octavo.cli.bench.options import add_json, positive, progress, write
 from octavo.cli.bench.serving import on_server_or_demo
 
@@ -16,7 +17,7 @@ def add(kinds: Any) -> None:
         description="The time between the tokens of some streams, undisturbed and while long prompts arrive; without --url, on the demo "
         "model, served for the run.",
     )
-    parser.add_argument("--url", help="of the server: http://127.0.0.1:8000")
+    parser.add_argument("--url", type=url, help="of the server: http://127.0.0.1:8000")
     parser.add_argument("--model", help="its name there (the first that is served)")
     parser.add_argument("--streams", type=positive, default=8, help="that are being written (%(default)s)")
     parser.add_argument("--output-tokens", type=positive, default=512, help="of each stream (%(default)s)")

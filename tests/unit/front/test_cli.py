@@ -71,6 +71,7 @@ def test_wrong_arguments_end_with_status_2(arguments: list[str], capsys: pytest.
         (["chat", "--max-tokens", "0"], "'0' is not a whole number of at least 1"),
         (["bench", "serving", "--url", "foo"], "'foo' is no URL such as http://"),
         (["bench", "serving", "--url", "http://h:port"], "'http://h:port' is no URL"),
+        (["bench", "intrusion", "--url", "foo"], "'foo' is no URL such as http://"),
         (["bench", "serving", "--requests", "-3"], "'-3' is not a whole number of at least 1"),
     ],
 )
@@ -93,6 +94,7 @@ def test_what_is_wrong_with_an_argument_is_told_in_words(
             "/absent.json: No such file",
         ),
         (["bench", "serving", "--url", "http://127.0.0.1:1"], "no answer from the server"),
+        (["bench", "intrusion", "--url", "http://127.0.0.1:1"], "no answer from the server"),
         (["chat", "--target", "127.0.0.1:1"], "127.0.0.1:1: the router cannot be reached"),
     ],
 )
