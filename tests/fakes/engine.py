@@ -40,12 +40,12 @@ QUICK = StreamSettings(load_interval=0.05, load_gap=0.002, tick=0.005, silent_af
 class Gate:
     """An executor that another one's steps pass through. `hold` stops them, `allow` lets some by, `open` all; `fails` makes plans fail.
 
-    `waiting` is whether a step stands before it now.
+    `waiting` is whether a step stands before it and may not pass.
     """
 
     def __init__(self, inner: Executor):
         self.inner = inner
-        self.waiting = False
+        self._standing = False
         self.fails: Callable[[StepPlan], Exception | None] = lambda plan: None
         self._changed = threading.Condition()
         self._left: int | None = None
@@ -53,6 +53,11 @@ class Gate:
     @property
     def depth(self) -> int:
         return self.inner.depth
+
+    @property
+    def waiting(self) -> bool:
+        with self._changed:
+            return self._standing and self._left == 0
 
     def hold(self) -> None:
         self._set(0)
@@ -70,9 +75,9 @@ class Gate:
 
     def execute(self, plan: StepPlan) -> Pending:
         with self._changed:
-            self.waiting = True
+            self._standing = True
             assert self._changed.wait_for(lambda: self._left != 0, BOUND), "the gate was held for too long"
-            self.waiting = False
+            self._standing = False
             if self._left is not None:
                 self._left -= 1
         error = self.fails(plan)

@@ -108,7 +108,8 @@ async def stage(tmp_path: Path, *, b: dict[str, Any] | None = None, **dispatch: 
     facts = {"worker_id": "b"} | (b or {})
     async with fake_worker(info={"worker_id": "a"}) as first, fake_worker(info=facts) as second:
         async with cable(first.target) as one, cable(second.target) as two:
-            async with running_router(one.target, two.target, tmp_path=tmp_path, link=LENIENT, **dispatch) as router:
+            settings = {"policy": "least_loaded"} | dispatch  # both have work, whatever is cached where
+            async with running_router(one.target, two.target, tmp_path=tmp_path, link=LENIENT, **settings) as router:
                 await router.ready(workers=2)
                 yield Stage(router=router, workers={"a": first, "b": second}, cables={"a": one, "b": two})
 
@@ -148,7 +149,9 @@ async def test_streams_of_a_lost_worker_go_on_without_a_seam(tmp_path, kind, how
     async with stage(tmp_path) as set_up:
         quiet = [await set_up.quiet(one) for one in requests]
         tasks = await begin(set_up, requests, steps=9)
-        assert set_up.there("a") > 0 and set_up.there("b") > 0
+        assert set_up.there("a") > 0
+        assert set_up.there("b") > 0
+        await until(lambda: all(flight.begun for flight in set_up.router.service._dispatcher._flights), "tokens of all")
         set_up.workers["b"].gate.open()
         await set_up.lose("a", how)
         assert_same(await asyncio.gather(*tasks), quiet)
@@ -195,7 +198,7 @@ async def test_a_stop_string_may_lie_across_the_seam(tmp_path):
 async def test_a_stream_outlives_every_worker_that_it_meets(tmp_path):
     """It gets some tokens of each before that is lost."""
     one = asked(n=2, temperature=1.0, max_tokens=60)
-    async with stage(tmp_path) as set_up:
+    async with stage(tmp_path, resume_wait=60.0) as set_up:  # the other may still be on its way back
         quiet = await set_up.quiet(one)
         set_up.hold()
         task = asyncio.create_task(set_up.quiet(one))
@@ -205,10 +208,10 @@ async def test_a_stream_outlives_every_worker_that_it_meets(tmp_path):
             )
             before = set_up.made()
             set_up.workers[there].gate.allow(4)
-            await until(lambda: set_up.made() > before, "tokens")
+            await until(lambda before=before: set_up.made() > before, "tokens")
             set_up.workers[there].hub.end_streams(errors.Unavailable("cut"))
             set_up.workers[there].gate.allow(2)
-            await until(lambda: not set_up.there(there), "the end of it there")
+            await until(lambda there=there: not set_up.there(there), "the end of it there")
             set_up.workers[there].gate.hold()
             await set_up.router.ready(workers=2)
         for worker in set_up.workers.values():
@@ -366,7 +369,8 @@ async def test_router_case_27_a_retry_never_lands_on_the_worker_that_failed_even
             first.now.drop()
             await until(lambda: len(first.conversations) == 2, "the failed worker's return")
             await router.ready(workers=2)
-            assert first.now.submits == [] and second.now.submits == []
+            assert first.now.submits == []
+            assert second.now.submits == []
             second.now.load(credits=1, running=50)
             resumed = (await second.submits())[0]
             second.now.tokens(resumed.choices[0].handle, [21])
