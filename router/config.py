@@ -51,6 +51,10 @@ class RouterConfig:
             "the database of tenants, keys, limits and usage, made where there is none; without, all are let in"
         ),
     )
+    allow_open: bool = field(
+        default=False,
+        metadata=_help("listen elsewhere than on loopback though nobody needs a key (no tenant was made)"),
+    )
     log_level: LogLevel = field(default="info", metadata=_help("what is logged, on stderr"))
 
     def __post_init__(self) -> None:

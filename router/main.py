@@ -18,6 +18,7 @@ import uvloop
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
 from router.assemble import start_service
+from router.bind import Exposed, check_open
 from router.config import ENV_PREFIX, RouterConfig
 from router.dispatch.settings import DispatchSettings
 from router.edge.gate import Gate
@@ -104,11 +105,13 @@ def _allow_connections(wanted: int) -> None:
 
 
 async def serve(settings: RouterConfig) -> int:
-    """Runs the router until it is told to stop; its exit status. Raises OSError where it cannot listen."""
+    """Runs the router until it is told to stop; its exit status. Raises OSError where it cannot listen, Exposed where it must not."""
     _allow_connections(settings.max_connections)
     stop, registry = Stop(), _registry()
     stop.install()
     async with tenancy(settings.store) as tenants:
+        if tenants.open and not settings.allow_open:
+            check_open(settings.host)
         return await _serve(settings, tenants, stop, registry)
 
 
@@ -146,6 +149,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (OSError, sqlite3.Error, WrongVersion) as error:
         sys.stderr.write(f"octavo-router: {error}\n")
         return 1
+    except Exposed as error:
+        sys.stderr.write(f"octavo-router: {error}\n")
+        return 2
     finally:
         flush()
 

@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import os
 import signal
 import sys
 from pathlib import Path
@@ -12,10 +13,16 @@ from octavo.cli.arguments import real, whole
 from octavo.cli.pull import fetched
 from octavo.supervise.stack import Stack, StackConfig, free_ports
 from octavo.supervise.supervised import StartFailed
+from router.bind import Exposed, check_open
 
 DEFAULTS = StackConfig(model="", served_name="")
 MOST_PORT = (1 << 16) - 1
 MOST_WORKERS = 64
+ROUTERS_OWN = (
+    "OCTAVO_ROUTER_STORE",
+    "OCTAVO_ROUTER_ALLOW_OPEN",
+    "OCTAVO_ROUTER_CONFIG",
+)  # which the router reads itself
 
 
 def add(commands: Any) -> None:
@@ -30,6 +37,9 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("model", metavar="MODEL", help="a directory, a .gguf file, a Hugging Face Hub id, or demo")
     parser.add_argument("--host", default=DEFAULTS.host, help="address to listen on (%(default)s)")
+    parser.add_argument(
+        "--allow-open", action="store_true", help="listen elsewhere than on loopback though nobody needs a key"
+    )
     parser.add_argument(
         "--port", type=whole(0, MOST_PORT), default=DEFAULTS.port, help="of the HTTP API (%(default)s; 0: a free one)"
     )
@@ -63,6 +73,7 @@ def _settings(arguments: argparse.Namespace, path: Path) -> StackConfig:
         model=str(path),
         served_name=arguments.name or served_name(arguments.model, path),
         host=arguments.host,
+        allow_open=arguments.allow_open,
         port=arguments.port,
         grpc_port=arguments.grpc_port,
         workers=arguments.workers,
@@ -120,9 +131,20 @@ async def serve(config: StackConfig, announcer: Announcer) -> int:
     return 1 if signals.now.is_set() else status
 
 
+def _check_open(arguments: argparse.Namespace) -> None:
+    """Raises Exposed, or OSError, before anything is loaded. Where the router has settings of its own, it is left to the router."""
+    if not arguments.allow_open and not any(name in os.environ for name in ROUTERS_OWN):
+        check_open(arguments.host)
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Pulls the model first where it must."""
     announcer: Announcer = Json() if arguments.json else Text()
+    try:
+        _check_open(arguments)
+    except Exposed as error:
+        sys.stderr.write(f"octavo serve: {error}\n")
+        return 2
     path = fetched(arguments.model, announcer.state)
     try:
         return asyncio.run(serve(_settings(arguments, path), announcer))

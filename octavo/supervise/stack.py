@@ -22,6 +22,7 @@ class StackConfig:
     model: str
     served_name: str
     host: str = LOOPBACK
+    allow_open: bool = False  # may listen elsewhere than on loopback though nobody needs a key
     port: int = 8000
     grpc_port: int = 50051
     workers: int = 1
@@ -72,6 +73,7 @@ def router_command(config: StackConfig, workers: Sequence[str], listening: Event
             *("--workers", ",".join(workers)),
             *("--host", config.host, "--http-port", str(ports[0]), "--grpc-port", str(ports[1])),
             *("--drain-seconds", str(config.drain_seconds), "--log-level", config.log_level),
+            *(("--allow-open",) if config.allow_open else ()),
         ),
         orphan_seconds=config.drain_seconds + SPARE_SECONDS,
     )

@@ -33,7 +33,7 @@ def test_the_validator_refuses_a_key_that_compose_does_not_know() -> None:
 
 def test_the_stack_is_a_router_two_workers_and_what_pulls_their_model() -> None:
     assert set(SERVICES) == {"model", "router", "worker-1", "worker-2"}
-    assert SERVICES["router"]["command"] == ["--workers", "worker-1:50061,worker-2:50061"]
+    assert SERVICES["router"]["command"] == ["--workers", "worker-1:50061,worker-2:50061", "--allow-open"]
     assert {mount for name in ("model", "worker-1", "worker-2") for mount in SERVICES[name]["volumes"]} == {
         "models:/models"
     }
