@@ -15,6 +15,7 @@ EXTRAS := router,worker,dev
 PORT ?= 8000
 NAME ?= spine
 CONCURRENCY ?= 1 8 32
+TEST_PROCESSES ?= 2
 BENCH_OUT ?= docs/results
 
 # A name on PATH may be a shim for an interpreter that is not there, so each is run.
@@ -66,8 +67,8 @@ check-size: $(STAMP)
 	$(BIN)/python -m tools.size_budget
 
 .PHONY: test
-test: $(STAMP)  ## Everything but soak: unit, contract, kernels, integration, e2e, architecture.
-	$(BIN)/python -m pytest -m 'not soak' $(ARGS)
+test: $(STAMP)  ## Everything but soak: unit, contract, kernels, integration, e2e, architecture; in TEST_PROCESSES=2 processes.
+	$(BIN)/python -m pytest -m 'not soak' -n $(TEST_PROCESSES) --dist loadfile $(ARGS)
 
 .PHONY: soak
 soak: $(STAMP)  ## Real processes, faults, images and the compose stack (installs a container toolchain by apt where none is).
