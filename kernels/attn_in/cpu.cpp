@@ -103,8 +103,14 @@ void octavo_attn_in(Engine* engine, const float* x, const OctavoAttnIn* w, const
       int64_t first, last;
       me.share(blocks_of(w->qkv), first, last);
       if (lora.any()) shrink<W>(me, *engine, lora, in.data, in.stride, w->qkv.k);
-      multiply<W>(in.data, in.stride, rows, w->qkv, first, last, nullptr, Keep{results, stride});
-      if (lora.any()) {
+      const Keep keep{results, stride};
+      if (lora.any() && lora.aligned) {
+        me.barrier();
+        multiply_adapted<W>(me, *engine, lora, in.data, in.stride, rows, w->qkv, first, last, keep);
+      } else {
+        multiply<W>(in.data, in.stride, rows, w->qkv, first, last, nullptr, keep);
+      }
+      if (lora.any() && !lora.aligned) {
         me.barrier();
         add_adapters<W>(me, *engine, lora, results, stride);
       }

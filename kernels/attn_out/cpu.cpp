@@ -21,12 +21,8 @@ void octavo_attn_out(Engine* engine, float* x, const void* attended, int64_t str
       me.share(blocks_of(w->proj), first, last);
       const Act<W>* in = static_cast<const Act<W>*>(attended);
       if (lora.any()) shrink<W>(me, *engine, lora, in, stride, w->proj.k);
-      if (results) multiply<W>(in, stride, rows, w->proj, first, last, nullptr, Keep{results, wide});
-      else multiply<W>(in, stride, rows, w->proj, first, last, nullptr, Add{x, n});
-      if (lora.any()) {
-        me.barrier();
-        add_adapters<W>(me, *engine, lora, results ? results : x, results ? wide : n);
-      }
+      if (lora.any()) me.barrier();
+      multiply_out<W>(me, *engine, lora, in, stride, rows, w->proj, first, last, results, x);
       if (results) {
         me.barrier();
         add_normed(me, results, wide, w->after, rows, n, x);

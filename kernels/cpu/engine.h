@@ -40,9 +40,8 @@ struct Engine {
   Scratch hidden;   // activations between the two products of an MLP
   Scratch partials;  // attention's splits
   Scratch shrunk;    // adapters' rows between their two products
-  Scratch deltas;    // what adapters add to gate and up
   std::unique_ptr<Scratch[]> own;  // one a thread
-  std::unique_ptr<Scratch[]> gathers;  // one a thread: an adapter's rows
+  std::unique_ptr<Scratch[]> gathers;  // one a thread: an adapter's rows, then what adapters add to a block
 };
 
 }  // namespace octavo

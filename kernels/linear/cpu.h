@@ -201,7 +201,8 @@ OCTAVO_INLINE void multiply(const Act<W>* a, int64_t stride, int64_t rows, const
   }
 }
 
-// done(row, rows, block, c, d): c of block `block`, d of block `block + apart`, for the same rows.
+// done(row, rows, block, c, d): c of block `block`, d of block `block + apart`, for the same rows. `next`: null, or the block after the
+// last, which this thread reads after it, as the one `apart`.
 template <class W, class Done>
 OCTAVO_INLINE void multiply_pairs(const Act<W>* a, int64_t stride, int64_t rows, const OctavoLinear& w, int64_t apart, int64_t first,
                                   int64_t last, const void* next, const Done& done) {
@@ -211,7 +212,7 @@ OCTAVO_INLINE void multiply_pairs(const Act<W>* a, int64_t stride, int64_t rows,
   for (int64_t block = first; block < last; block++) {
     const W *at = block_at<W>(w, block), *other = block_at<W>(w, block + apart);
     Ahead ahead = ahead_of(block + 1 < last ? at + k * WIDTH : next, bytes, rows, k);
-    Ahead beside = ahead_of(block + 1 < last ? other + k * WIDTH : nullptr, bytes, rows, k);
+    Ahead beside = ahead_of(block + 1 < last || next ? other + k * WIDTH : nullptr, bytes, rows, k);
     for (int64_t row = 0; row < rows; row += HEIGHT) {
       const int64_t count = std::min<int64_t>(HEIGHT, rows - row);
       step_product(a + row * stride, stride, count, at, k, c, ahead);

@@ -6,6 +6,7 @@
 // order that depends on the module alone: neither on the rows beside it nor on where the adapter lies.
 #pragma once
 #include <algorithm>
+#include <array>
 #include <vector>
 
 #include "../linear/cpu.h"
@@ -62,50 +63,61 @@ struct Lora {
   const Adapted& rows;
   std::vector<Part> parts;
   int64_t stride = 0;  // from one row's shrunk values to the next
+  bool complete = true;  // each target of each adapter is there
+  bool aligned = true;  // each target begins at a block
 
   template <size_t N>
   Lora(const Adapted* adapted, int64_t layer, const Target (&targets)[N]) : rows(adapted ? *adapted : nobody()) {
     const int64_t width = padded(rows.rank);
     stride = row_stride<bf16>(width * N);
+    for (const Target& target : targets) aligned &= target.column % WIDTH == 0;
     for (const Group& group : rows.groups)
       for (size_t i = 0; i < N; i++) {
         const OctavoAdapter& a = *group.adapter;
         const OctavoLora* pair = a.modules + (layer < 0 ? a.layers : layer) * OCTAVO_LORA_MODULES + targets[i].module;
+        complete &= pair->rank > 0;
         if (pair->rank) parts.push_back(Part{pair, group.first, group.count, targets[i].column, targets[i].n, (int64_t)i * width});
       }
   }
 
   bool any() const { return !parts.empty(); }
-  // Whether each target of each adapter is there.
-  bool complete(size_t targets) const { return parts.size() == targets * rows.groups.size(); }
   size_t room() const { return (rows.rows.size() + STRIP) * stride; }
 };
 
 #if OCTAVO_TILES
-// Tile 0 gathers sums, 2 holds rows, 3 weights; 1 and 4 are half as wide, for strips of 8; 5 holds 32 shrunk values, 6 and 7
-// those of the last `tail` and their weights. All for up to `rows` rows.
+// How tiles are configured, for up to `rows` rows. Shrinking: 0 gathers sums, 2 holds rows, 3 weights; 1 and 4 are half as wide, for
+// strips of 8. Expanding: 0 and 1 gather the sums of a block's halves, 2 holds 32 shrunk values, 4 and 5 their weights; 3, 6 and 7 are
+// for the last `tail` values.
 class LoraTiles {
  public:
-  void set(int64_t rows, int64_t tail) {
+  void shrink(int64_t rows) {
+    if (rows == rows_) return;
+    rows_ = rows;
+    set({64, 32, 64, 64, 32, 64, 64, 64}, {rows, rows, rows, 16, 16, 16, 16, 16});
+  }
+
+  void expand(int64_t rows, int64_t tail) {
     if (rows == rows_ && tail == tail_) return;
     rows_ = rows;
     tail_ = tail;
+    const int64_t last = tail ? tail : 8;
+    set({64, 64, 64, 2 * last, 64, 64, 64, 64}, {rows, rows, rows, rows, 16, 16, last / 2, last / 2});
+  }
+
+ private:
+  static void set(const std::array<int64_t, 8>& bytes, const std::array<int64_t, 8>& heights) {
     struct alignas(64) {
       uint8_t palette = 1, start = 0, reserved[14] = {};
       uint16_t bytes[16] = {};
       uint8_t rows[16] = {};
     } config;
-    const int64_t last = tail ? tail : 8;
-    const uint16_t bytes[8] = {64, 32, 64, 64, 32, 64, (uint16_t)(2 * last), 64};
-    const int64_t heights[8] = {rows, rows, rows, 16, 16, rows, rows, last / 2};
     for (int i = 0; i < 8; i++) {
-      config.bytes[i] = bytes[i];
-      config.rows[i] = (uint8_t)heights[i];
+      config.bytes[i] = static_cast<uint16_t>(bytes[i]);
+      config.rows[i] = static_cast<uint8_t>(heights[i]);
     }
     asm volatile("ldtilecfg %0" : : "m"(config) : "memory");  // see cpu/amx.h
   }
 
- private:
   int64_t rows_ = 0, tail_ = -1;
 };
 
@@ -139,25 +151,30 @@ OCTAVO_INLINE void strip_product(const bf16* x, int64_t stride, const bf16* a, i
 OCTAVO_INLINE void block_product(const bf16* t, int64_t stride, int64_t, const bf16* b, int64_t rank, float* c) {
   const int64_t bytes = stride * sizeof(bf16), whole = rank / 32 * 32;
   stored();
-  for (int half = 0; half < 2; half++) {
-    _tile_zero(0);
-    for (int64_t i = 0; i < whole; i += 32) {
-      _tile_loadd(5, t + i, bytes);
-      _tile_loadd(3, b + i * WIDTH + half * 32, 128);
-      _tile_dpbf16ps(0, 5, 3);
-    }
-    if (whole < rank) {
-      _tile_loadd(6, t + whole, bytes);
-      _tile_loadd(7, b + whole * WIDTH + half * 32, 128);
-      _tile_dpbf16ps(0, 6, 7);
-    }
-    _tile_stored(0, c + half * 16, 4 * WIDTH);
+  _tile_zero(0);
+  _tile_zero(1);
+  for (int64_t i = 0; i < whole; i += 32) {
+    _tile_loadd(2, t + i, bytes);
+    _tile_loadd(4, b + i * WIDTH, 128);
+    _tile_dpbf16ps(0, 2, 4);
+    _tile_loadd(5, b + i * WIDTH + 32, 128);
+    _tile_dpbf16ps(1, 2, 5);
   }
+  if (whole < rank) {
+    _tile_loadd(3, t + whole, bytes);
+    _tile_loadd(6, b + whole * WIDTH, 128);
+    _tile_dpbf16ps(0, 3, 6);
+    _tile_loadd(7, b + whole * WIDTH + 32, 128);
+    _tile_dpbf16ps(1, 3, 7);
+  }
+  _tile_stored(0, c, 4 * WIDTH);
+  _tile_stored(1, c + 16, 4 * WIDTH);
   stored();
 }
 #else
 struct LoraTiles {
-  void set(int64_t, int64_t) {}
+  void shrink(int64_t) {}
+  void expand(int64_t, int64_t) {}
 };
 #endif
 
@@ -204,94 +221,193 @@ OCTAVO_INLINE const A* gathered(Scratch& memory, const A* x, int64_t stride, con
   return copy;
 }
 
-// What a strip of a part costs, in about the same unit for all: reading it, and the rows' arithmetic.
-template <class W>
-OCTAVO_INLINE int64_t strip_cost(const Part& part) {
-  return Form<W>::tiles ? 16 + 2 * ((part.count + 15) / 16) : 16 + part.count;
-}
+// A part's shrinking is cut into strips, and each of those into heights of 16 rows.
+struct Cut {
+  int64_t heights, pieces, cost;
 
-// One strip of one part for all its rows: t [rows] = scale * sums.
+  // The cost of a piece, in about the same unit for all: its share of reading the strip, and its rows' arithmetic.
+  template <class W>
+  static Cut of(const Part& part) {
+    const int64_t heights = (part.count + STRIP - 1) / STRIP, rows = std::min<int64_t>(part.count, STRIP);
+    return Cut{heights, heights * ((part.pair->rank + STRIP - 1) / STRIP), 256 / heights + (Form<W>::tiles ? 32 : 16 * rows)};
+  }
+};
+
+// One strip of a part for 16 rows from `row` on: t [rows] = scale * sums. `x` begins with the part's first row.
 template <class W>
-OCTAVO_INLINE void shrink_strip(const Part& part, int64_t strip, const Act<W>* x, int64_t x_stride, int64_t k, Act<W>* t, int64_t stride,
-                                Ahead& ahead) {
+OCTAVO_INLINE void shrink_piece(const Part& part, int64_t strip, int64_t row, const Act<W>* x, int64_t x_stride, int64_t k, Act<W>* t,
+                                int64_t stride, Ahead& ahead) {
   alignas(64) float c[STRIP * STRIP];
-  const int64_t depth = padded(k);
+  const int64_t depth = padded(k), count = std::min<int64_t>(STRIP, part.count - row);
   const W* a = static_cast<const W*>(part.pair->a) + strip * STRIP * depth;
   const bool narrow = Form<W>::tiles && padded_rank(part.pair->rank) - strip * STRIP == 8;
   const int width = narrow ? 8 : STRIP;
   const float scale = static_cast<float>(part.pair->scale);
-  for (int64_t row = 0; row < part.count; row += STRIP) {
-    const int64_t count = std::min<int64_t>(STRIP, part.count - row);
 #if OCTAVO_TILES
-    if constexpr (Form<W>::tiles) strip_product(x + row * x_stride, x_stride, a, depth, narrow, c, ahead);
-    else strip_rows(x + row * x_stride, x_stride, count, a, depth, c);
+  if constexpr (Form<W>::tiles) strip_product(x + row * x_stride, x_stride, a, depth, narrow, c, ahead);
+  else strip_rows(x + row * x_stride, x_stride, count, a, depth, c);
 #else
-    strip_rows(x + row * x_stride, x_stride, count, a, depth, c);
+  (void)ahead;
+  strip_rows(x + row * x_stride, x_stride, count, a, depth, c);
 #endif
-    for (int64_t r = 0; r < count; r++)
-      store_some(t + (part.first + row + r) * stride + part.at + strip * STRIP, load_some(c + r * STRIP, width) * scale, width);
-  }
+  for (int64_t r = 0; r < count; r++)
+    store_some(t + (part.first + row + r) * stride + part.at + strip * STRIP, load_some(c + r * STRIP, width) * scale, width);
 }
 
-// x [rows, k] in the form that products take it -> shrunk values of all parts. The members share the strips by their cost;
-// nobody may use the values before all are through.
+// x [rows, k] in the form that products take it -> shrunk values of all parts. The members share the pieces by their cost; nobody may
+// use the values before all are through.
 template <class W>
 OCTAVO_INLINE void shrink(const Member& me, Engine& engine, const Lora& lora, const Act<W>* x, int64_t x_stride, int64_t k) {
   Act<W>* t = engine.shrunk.get<Act<W>>(lora.room());
   const int64_t depth = padded(k);
   int64_t total = 0;
-  for (const Part& part : lora.parts) total += strip_cost<W>(part) * ((part.pair->rank + STRIP - 1) / STRIP);
+  for (const Part& part : lora.parts) {
+    const Cut cut = Cut::of<W>(part);
+    total += cut.cost * cut.pieces;
+  }
   int64_t from, to, at = 0;
   me.share(total, from, to);
   LoraTiles tiles;
   for (size_t i = 0; i < lora.parts.size() && at < to; i++) {
     const Part& part = lora.parts[i];
-    const int64_t strips = (part.pair->rank + STRIP - 1) / STRIP, cost = strip_cost<W>(part);
-    // A strip is its whose share holds its beginning.
-    const int64_t first = std::clamp<int64_t>((from - at + cost - 1) / cost, 0, strips);
-    const int64_t last = std::clamp<int64_t>((to - at + cost - 1) / cost, 0, strips);
-    at += strips * cost;
+    const Cut cut = Cut::of<W>(part);
+    // A piece is its whose share holds its beginning.
+    const int64_t first = std::clamp<int64_t>((from - at + cut.cost - 1) / cut.cost, 0, cut.pieces);
+    const int64_t last = std::clamp<int64_t>((to - at + cut.cost - 1) / cut.cost, 0, cut.pieces);
+    at += cut.cost * cut.pieces;
     if (first >= last) continue;
-    const int64_t rank = padded_rank(part.pair->rank);
-    tiles.set(std::min<int64_t>(part.count, STRIP), rank % 32);
+    tiles.shrink(std::min<int64_t>(part.count, STRIP));
     const Act<W>* own = gathered(engine.gathers[me.index], x, x_stride, lora.rows.rows.data() + part.first, part.count);
     const Part* next = i + 1 < lora.parts.size() ? &lora.parts[i + 1] : nullptr;
     const int64_t bytes = next ? stored_rank<W>(next->pair->rank) * depth * sizeof(W) : 0;
     Ahead ahead = spread(next ? next->pair->a : nullptr, bytes, (last - first) * (depth / 32));
-    for (int64_t strip = first; strip < last; strip++) shrink_strip<W>(part, strip, own, x_stride, k, t, lora.stride, ahead);
+    for (int64_t piece = first; piece < last; piece++)
+      shrink_piece<W>(part, piece / cut.heights, piece % cut.heights * STRIP, own, x_stride, k, t, lora.stride, ahead);
+  }
+}
+
+// c [count, 32] of up to 16 rows of a part from place `place` on: what it adds to its outputs of block `block`.
+template <class W>
+OCTAVO_INLINE void expand_rows(const Act<W>* t, const Lora& lora, const Part& part, int64_t place, int64_t count, int64_t block, float* c) {
+  const int64_t rank = padded_rank(part.pair->rank);
+  const W* b = static_cast<const W*>(part.pair->b) + block * rank * WIDTH;
+  block_product(t + place * lora.stride + part.at, lora.stride, count, b, rank, c);
+}
+
+OCTAVO_INLINE void prefetch_all(const void* from, int64_t bytes) {
+  for (int64_t i = 0; i < bytes; i += 64) prefetch_l2(static_cast<const char*>(from) + i);
+}
+
+// What the adapters add to one block of outputs, float32 [places, 32].
+template <class W>
+class Deltas {
+ public:
+  Deltas(Engine& engine, const Lora& lora) : lora_(lora), t_(engine.shrunk.get<Act<W>>(lora.room())) {}
+
+  // Works out block `block` of the op's outputs in memory that the calling thread owns. The thread does block + 1 next, if `more`.
+  void fill(float* memory, int64_t block, bool begins, bool more) {
+    data_ = memory;
+    const int64_t places = lora_.rows.rows.size();
+    if (!lora_.complete) memset(memory, 0, places * WIDTH * sizeof(float));
+    for (size_t i = 0; i < lora_.parts.size(); i++) {
+      const Part& part = lora_.parts[i];
+      const int64_t own = block - part.column / WIDTH;
+      if (own < 0 || own * WIDTH >= part.n) continue;
+      const int64_t rank = padded_rank(part.pair->rank), bytes = rank * WIDTH * sizeof(W);
+      const W* b = static_cast<const W*>(part.pair->b) + own * rank * WIDTH;
+      if (begins && i + SOON < lora_.parts.size()) ask(lora_.parts[i + SOON], block);
+      if (more) prefetch_all(b + rank * WIDTH, bytes);  // harmless beyond the part's last block
+      tiles_.expand(std::min<int64_t>(part.count, STRIP), rank % 32);
+      for (int64_t row = 0; row < part.count; row += STRIP) {
+        // The last tile is a whole one as well, some of its rows worked out again: it must not reach beyond the part's places.
+        const int64_t from = part.count < STRIP ? 0 : std::min(row, part.count - STRIP), place = part.first + from;
+        expand_rows<W>(t_, lora_, part, place, std::min<int64_t>(part.count, STRIP), own, memory + place * WIDTH);
+      }
+    }
+  }
+
+  void forget_tiles() { tiles_ = LoraTiles(); }
+
+  // c [rows, 32] of rows from `row` on, with what the adapters add.
+  void add(int64_t row, int64_t rows, float* c) const {
+    for (int64_t r = 0; r < rows; r++) {
+      const int64_t place = lora_.rows.place[row + r];
+      if (place < 0) continue;
+      const float* more = data_ + place * WIDTH;
+      store(c + r * WIDTH, load(c + r * WIDTH) + load(more));
+      store(c + r * WIDTH + LANES, load(c + r * WIDTH + LANES) + load(more + LANES));
+    }
+  }
+
+  size_t room() const { return lora_.rows.rows.size() * WIDTH; }
+
+ private:
+  static constexpr size_t SOON = 6;  // parts ahead
+
+  static void ask(const Part& part, int64_t block) {
+    const int64_t own = block - part.column / WIDTH, rank = padded_rank(part.pair->rank);
+    if (own >= 0 && own * WIDTH < part.n) prefetch_all(static_cast<const W*>(part.pair->b) + own * rank * WIDTH, rank * WIDTH * sizeof(W));
+  }
+
+  const Lora& lora_;
+  const Act<W>* t_;
+  float* data_ = nullptr;
+  LoraTiles tiles_;
+};
+
+// `multiply` with what adapters add to each step's sums, before `done` gets them. All members have shrunk; every part's columns begin at
+// a block.
+template <class W, class Done>
+OCTAVO_INLINE void multiply_adapted(const Member& me, Engine& engine, const Lora& lora, const Act<W>* a, int64_t stride, int64_t rows,
+                                    const OctavoLinear& w, int64_t first, int64_t last, const Done& done) {
+  Deltas<W> deltas(engine, lora);
+  float* memory = engine.gathers[me.index].template get<float>(deltas.room());
+  for (int64_t block = first; block < last; block++) {
+    const bool more = block + 1 < last;
+    deltas.forget_tiles();
+    deltas.fill(memory, block, block == first, more);
+    multiply<W>(a, stride, rows, w, block, block + 1, more ? block_at<W>(w, block + 1) : nullptr, [&](int64_t row, int64_t count, int64_t at, float* c) {
+      deltas.add(row, count, c);
+      done(row, count, at, c);
+    });
+  }
+}
+
+// A projection back to the residual stream x [rows, n]: added to it, or kept in results [rows, padded n] where there are any.
+template <class W>
+OCTAVO_INLINE void multiply_out(const Member& me, Engine& engine, const Lora& lora, const Act<W>* a, int64_t stride, int64_t rows,
+                                const OctavoLinear& w, int64_t first, int64_t last, float* results, float* x) {
+  const Keep keep{results, padded(w.n)};
+  const Add add{x, w.n};
+  if (lora.any()) {
+    const auto done = [&](int64_t row, int64_t count, int64_t block, const float* c) {
+      if (results) keep(row, count, block, c);
+      else add(row, count, block, c);
+    };
+    multiply_adapted<W>(me, engine, lora, a, stride, rows, w, first, last, done);
+  } else if (results) {
+    multiply<W>(a, stride, rows, w, first, last, nullptr, keep);
+  } else {
+    multiply<W>(a, stride, rows, w, first, last, nullptr, add);
   }
 }
 
 // done(place, count, column, columns, c): what the adapters add to columns `column` .. of `count` rows from place `place` on,
-// float32 [count, 32]. share(n, first, last): which blocks of a part's n outputs are this thread's.
+// float32 [count, 32]. share(part, first, last): which blocks of a part's outputs are this thread's.
 template <class W, class Share, class Done>
 OCTAVO_INLINE void expand(const Act<W>* t, const Lora& lora, const Share& share, const Done& done) {
   alignas(64) float c[STRIP * WIDTH];
   LoraTiles tiles;
-  for (size_t i = 0; i < lora.parts.size(); i++) {
-    const Part& part = lora.parts[i];
-    const int64_t rank = padded_rank(part.pair->rank);
+  for (const Part& part : lora.parts) {
     int64_t first, last;
     share(part, first, last);
-    if (first >= last) continue;
-    tiles.set(std::min<int64_t>(part.count, STRIP), rank % 32);
-    Ahead ahead{};
-    if (i + 1 < lora.parts.size()) {
-      const Part& next = lora.parts[i + 1];
-      int64_t begin, end;
-      share(next, begin, end);
-      const int64_t size = padded_rank(next.pair->rank) * WIDTH;
-      if (begin < end) ahead = spread(static_cast<const W*>(next.pair->b) + begin * size, (end - begin) * size * sizeof(W), last - first);
-    }
-    for (int64_t block = first; block < last; block++) {
-      const W* b = static_cast<const W*>(part.pair->b) + block * rank * WIDTH;
-      ahead.step();
+    tiles.expand(std::min<int64_t>(part.count, STRIP), padded_rank(part.pair->rank) % 32);
+    for (int64_t block = first; block < last; block++)
       for (int64_t row = 0; row < part.count; row += STRIP) {
         const int64_t count = std::min<int64_t>(STRIP, part.count - row);
-        block_product(t + (part.first + row) * lora.stride + part.at, lora.stride, count, b, rank, c);
+        expand_rows<W>(t, lora, part, part.first + row, count, block, c);
         done(part.first + row, count, part.column + block * WIDTH, std::min<int64_t>(WIDTH, part.n - block * WIDTH), c);
       }
-    }
   }
 }
 

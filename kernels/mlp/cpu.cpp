@@ -13,45 +13,39 @@ Floats activate(Floats x, int64_t kind) {
   return 0.5f * x * (1.f + tanh(SQRT_2_OVER_PI * (x + 0.044715f * x * x * x)));
 }
 
-// What adapters add to gate and up, float32 [places, 2 * inner]; `place` null: nothing.
-struct Deltas {
-  float* data;
-  const int32_t* place;
-  int64_t inner;
-
-  const float* of(int64_t row) const { return place && place[row] >= 0 ? data + place[row] * 2 * inner : nullptr; }
-
-  void operator()(int64_t first, int64_t count, int64_t column, int64_t columns, const float* c) const {
-    for (int64_t r = 0; r < count; r++) memcpy(data + (first + r) * 2 * inner + column, c + r * WIDTH, columns * sizeof(float));
-  }
-
-  // Zeros to blocks [first, last) of both halves of all places.
-  void clear(int64_t places, int64_t first, int64_t last) const {
-    for (int64_t place = 0; place < 2 * places; place++) memset(data + place * inner + first * WIDTH, 0, (last - first) * WIDTH * sizeof(float));
-  }
-};
-
 // Activation of gate c times up d, both [rows, 32], to columns of block `block`.
 template <class A>
 struct Gate {
   A* out;
   int64_t stride, kind;
-  Deltas deltas;
 
   void operator()(int64_t row, int64_t rows, int64_t block, const float* c, const float* d) const {
-    for (int64_t r = 0; r < rows; r++) {
-      const float* more = deltas.of(row + r);
-      for (int i = 0; i < WIDTH; i += LANES) {
-        Floats gate = load(c + r * WIDTH + i), up = load(d + r * WIDTH + i);
-        if (more) {
-          gate += load(more + block * WIDTH + i);
-          up += load(more + deltas.inner + block * WIDTH + i);
-        }
-        store(out + (row + r) * stride + block * WIDTH + i, activate(gate, kind) * up);
-      }
-    }
+    for (int64_t r = 0; r < rows; r++)
+      for (int i = 0; i < WIDTH; i += LANES)
+        store(out + (row + r) * stride + block * WIDTH + i, activate(load(c + r * WIDTH + i), kind) * load(d + r * WIDTH + i));
   }
 };
+
+// Gate and up block by block, with what adapters add to both. All members have shrunk.
+template <class W>
+void gate_adapted(const Member& me, Engine& engine, const Lora& lora, const Rows<W>& in, int64_t rows, const OctavoLinear& w, int64_t apart,
+                  int64_t first, int64_t last, const Gate<Act<W>>& gate) {
+  Deltas<W> more(engine, lora), beside(engine, lora);
+  float* memory = engine.gathers[me.index].template get<float>(2 * more.room());
+  for (int64_t block = first; block < last; block++) {
+    const bool goes_on = block + 1 < last;
+    more.forget_tiles();
+    beside.forget_tiles();
+    more.fill(memory, block, block == first, goes_on);
+    beside.fill(memory + more.room(), block + apart, block == first, goes_on);
+    multiply_pairs<W>(in.data, in.stride, rows, w, apart, block, block + 1, goes_on ? block_at<W>(w, block + 1) : nullptr,
+                      [&](int64_t row, int64_t count, int64_t at, float* c, float* d) {
+                        more.add(row, count, c);
+                        beside.add(row, count, d);
+                        gate(row, count, at, c, d);
+                      });
+  }
+}
 
 // Where the halves do not begin at a block: all results first, then row by row.
 template <class A>
@@ -77,8 +71,6 @@ void run(Engine& engine, float* x, int64_t rows, const OctavoMlp& w, const Adapt
   const Target before[] = {{OCTAVO_LORA_GATE, 0, inner}, {OCTAVO_LORA_UP, inner, inner}}, after[] = {{OCTAVO_LORA_DOWN, 0, n}};
   const Lora entry(adapted, layer, before), exit(adapted, layer, after);
   if (entry.any() || exit.any()) engine.shrunk.get<Act<W>>(std::max(entry.room(), exit.room()));
-  Deltas deltas{nullptr, nullptr, inner};
-  if (entry.any() && aligned) deltas = Deltas{engine.deltas.get<float>(entry.rows.rows.size() * 2 * inner), entry.rows.place.data(), inner};
   engine.team.run([&](const Member& me) {
     const Rows<W> in = enter<W>(me, engine, x, rows, w.norm, w.gate_up.k);
     int64_t first, last;
@@ -88,12 +80,10 @@ void run(Engine& engine, float* x, int64_t rows, const OctavoMlp& w, const Adapt
     }
     if (aligned) {
       me.share(inner / WIDTH, first, last);
-      if (entry.any()) {
-        if (!entry.complete(2)) deltas.clear(entry.rows.rows.size(), first, last);
-        expand<W>(engine.shrunk.get<Act<W>>(entry.room()), entry, Evenly{me}, deltas);
-      }
-      const Gate<Act<W>> gate{hidden, stride, w.activation, deltas};
-      multiply_pairs<W>(in.data, in.stride, rows, w.gate_up, inner / WIDTH, first, last, nullptr, gate);
+      const int64_t apart = inner / WIDTH;
+      const Gate<Act<W>> gate{hidden, stride, w.activation};
+      if (entry.any()) gate_adapted<W>(me, engine, entry, in, rows, w.gate_up, apart, first, last, gate);
+      else multiply_pairs<W>(in.data, in.stride, rows, w.gate_up, apart, first, last, nullptr, gate);
     } else {
       me.share(blocks_of(w.gate_up), first, last);
       multiply<W>(in.data, in.stride, rows, w.gate_up, first, last, nullptr, Keep{results, padded(w.gate_up.n)});
@@ -107,12 +97,8 @@ void run(Engine& engine, float* x, int64_t rows, const OctavoMlp& w, const Adapt
     me.barrier();
     me.share(blocks_of(w.down), first, last);
     if (exit.any()) shrink<W>(me, engine, exit, hidden, stride, inner);
-    if (w.after.weight) multiply<W>(hidden, stride, rows, w.down, first, last, nullptr, Keep{results, wide});
-    else multiply<W>(hidden, stride, rows, w.down, first, last, nullptr, Add{x, n});
-    if (exit.any()) {
-      me.barrier();
-      add_adapters<W>(me, engine, exit, w.after.weight ? results : x, w.after.weight ? wide : n);
-    }
+    if (exit.any()) me.barrier();
+    multiply_out<W>(me, engine, exit, hidden, stride, rows, w.down, first, last, w.after.weight ? results : nullptr, x);
     if (w.after.weight) {
       me.barrier();
       add_normed(me, results, wide, w.after, rows, n, x);

@@ -43,6 +43,9 @@ void octavo_step_adapters(Step* step, const OctavoAdapter* const* adapters) {
     adapted.groups.back().count += chunk.length;
     adapted.rank = std::max(adapted.rank, adapters[c]->rank);
   }
+  // Like shapes follow each other, so that tiles are seldom configured anew.
+  const auto shape = [](const Group& g) { return std::make_pair(std::min<int64_t>(g.count, 16), g.adapter->rank); };
+  std::stable_sort(adapted.groups.begin(), adapted.groups.end(), [&](const Group& a, const Group& b) { return shape(a) < shape(b); });
 }
 
 const Adapted* octavo_step_adapted(const Step* step) { return step->adapted.any() ? &step->adapted : nullptr; }
