@@ -322,7 +322,7 @@ class GenerateRequest(_message.Message):
     request_id: _builtins.str
     """Chosen by the caller for its logs; made unique inside. In a Session, it names the request's chunks."""
     model: _builtins.str
-    """A name that ListModels gives. May be empty where exactly one model is served."""
+    """A name that ListModels gives, or base:adapter. May be empty where exactly one model is served."""
     prompt: _builtins.str
     n: _builtins.int
     """Choices generated from one prefill (1 to 64); default 1."""
@@ -811,11 +811,14 @@ class ModelCard(_message.Message):
     MAX_MODEL_LEN_FIELD_NUMBER: _builtins.int
     WORKERS_FIELD_NUMBER: _builtins.int
     EOS_TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    PARENT_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     created: _builtins.int
     """Unix seconds at which a router first saw it"""
     max_model_len: _builtins.int
     workers: _builtins.int
+    parent: _builtins.str
+    """of an adapter: the served name of its base"""
     @_builtins.property
     def eos_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """at which its sequences end"""
@@ -828,10 +831,11 @@ class ModelCard(_message.Message):
         max_model_len: _builtins.int = ...,
         workers: _builtins.int = ...,
         eos_token_ids: _abc.Iterable[_builtins.int] | None = ...,
+        parent: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created", b"created", "eos_token_ids", b"eos_token_ids", "id", b"id", "max_model_len", b"max_model_len", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created", b"created", "eos_token_ids", b"eos_token_ids", "id", b"id", "max_model_len", b"max_model_len", "parent", b"parent", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -22,7 +22,11 @@ class Generation(Protocol):
 
     @property
     def model(self) -> str:
-        """The served name."""
+        """The served name, or the adapter's as the caller wrote it."""
+
+    @property
+    def base(self) -> str:
+        """The served name of the model below."""
 
     @property
     def seed(self) -> int:
@@ -58,13 +62,17 @@ class Generation(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelCard:
-    """A model that some live worker serves. `created` is in Unix seconds; sequences end at `eos_token_ids`."""
+    """A model that some live worker serves. `created` is in Unix seconds; sequences end at `eos_token_ids`.
+
+    An adapter's `parent` is the served name of its base, `created` when it was loaded (0: not yet).
+    """
 
     id: str
     created: int
     max_model_len: int
     workers: int
     eos_token_ids: tuple[int, ...] = ()
+    parent: str = ""
 
 
 class Service(Protocol):
@@ -74,7 +82,7 @@ class Service(Protocol):
     """
 
     async def generate(self, request: GenerateRequest) -> Generation:
-        """Validate against the model, tokenize, admit, dispatch."""
+        """Validate against the model, tokenize, admit, dispatch. With an adapter it returns at the first token."""
 
     async def tokenize(
         self,
@@ -96,7 +104,7 @@ class Service(Protocol):
         """The text of token ids."""
 
     def models(self, caller: Caller = OPEN_CALLER) -> Sequence[ModelCard]:
-        """Every served model that the caller sees, by name."""
+        """Every served model that the caller sees, by name, and after each its adapters."""
 
     def ready(self) -> bool:
         """Whether a request could be served now: some worker is connected and takes work."""

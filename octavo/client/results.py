@@ -82,13 +82,17 @@ class Completion:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Model:
-    """A model that some worker serves. `created` is in Unix seconds; sequences end at `eos_token_ids`."""
+    """A model that some worker serves. `created` is in Unix seconds; sequences end at `eos_token_ids`.
+
+    An adapter's `parent` is its base.
+    """
 
     id: str
     created: int
     max_model_len: int
     workers: int
     eos_token_ids: tuple[int, ...] = ()
+    parent: str = ""
 
 
 def _logprob(message: pb.TokenLogprob) -> TokenLogprob:
@@ -121,6 +125,7 @@ def models(response: pb.ListModelsResponse) -> tuple[Model, ...]:
             max_model_len=card.max_model_len,
             workers=card.workers,
             eos_token_ids=tuple(card.eos_token_ids),
+            parent=card.parent,
         )
         for card in response.models
     )

@@ -24,7 +24,10 @@ def estimate(flight: Flight) -> Estimate:
         param = job.request.prompt_param if prompt >= limits.max_context else "max_tokens"
         raise ContextLengthExceeded(message, param=param)
     outputs = 0 if job.request.prompt_only else output * job.request.n
-    return Estimate(charge_id=job.id, model=job.pool.model, prompt_tokens=prompt, output_tokens=outputs)
+    adapter = job.adapter.name if job.adapter else ""
+    return Estimate(
+        charge_id=job.id, model=job.pool.model, adapter=adapter, prompt_tokens=prompt, output_tokens=outputs
+    )
 
 
 def used(flight: Flight) -> Usage:

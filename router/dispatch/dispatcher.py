@@ -4,6 +4,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable
 
+from router.adapters.names import holders
 from router.dispatch.budget import RetryBudget
 from router.dispatch.fairqueue import FairQueue, QueueFull
 from router.dispatch.flight import Flight
@@ -99,7 +100,7 @@ class Dispatcher:
                 flight.fail(Unavailable(f"no worker serves {pool.model} now", retry_after=1.0))
 
     def _place(self, flight: Flight) -> bool:
-        return self._place_on(flight, self._fleet.candidates(flight.job.pool))
+        return self._place_on(flight, holders(self._fleet.candidates(flight.job.pool), flight.job.adapter))
 
     def _place_on(self, flight: Flight, candidates: list[WorkerLink]) -> bool:
         now = self._clock()
@@ -129,7 +130,8 @@ class Dispatcher:
     def _place_again(self, flight: Flight) -> None:
         """Place a flight that came back; where nobody can take it, it waits a while for one who can."""
         pool = flight.job.pool
-        candidates = eligible(flight, self._fleet.candidates(pool), exact=self._settings.resume == "exact")
+        there = holders(self._fleet.candidates(pool), flight.job.adapter)
+        candidates = eligible(flight, there, exact=self._settings.resume == "exact")
         if not candidates:
             self._strand(flight)
         elif self._place_on(flight, candidates):

@@ -2,24 +2,39 @@
 
 from collections.abc import Sequence
 
+from router.fleet.fleet import no_such_model
 from shared import errors
 from shared.types import Finished, FinishReason, RejectCode, Rejected, Sampling
 
 RETRY_AFTER = 1.0  # seconds, where a worker was lost: others take its place at once, and it comes back within some
+VERSION_GONE = "adapter_version_unavailable"
 STOPPED = "the worker that ran this has stopped"
 
 RETRYABLE = frozenset(
-    {RejectCode.QUEUE_FULL, RejectCode.DRAINING, RejectCode.ADAPTER_VERSION_UNAVAILABLE, RejectCode.NUMERICS}
+    {
+        RejectCode.QUEUE_FULL,
+        RejectCode.DRAINING,
+        RejectCode.NUMERICS,
+        RejectCode.ADAPTER_VERSION_UNAVAILABLE,
+        RejectCode.ADAPTER_UNKNOWN,
+        RejectCode.ADAPTER_MEMORY,
+    }
 )
 
 
-def exhausted(rejected: Rejected) -> errors.OctavoError:
+def exhausted(rejected: Rejected, model: str = "") -> errors.OctavoError:
     """What a caller is told when every worker has answered with a retryable rejection like this."""
+    wait = 1.0 if rejected.retry_after_ms is None else rejected.retry_after_ms / 1000
     if rejected.code is RejectCode.QUEUE_FULL:
-        wait = 1.0 if rejected.retry_after_ms is None else rejected.retry_after_ms / 1000
         return errors.Overloaded("every worker's queue is full", retry_after=wait)
     if rejected.code is RejectCode.DRAINING:
         return errors.Overloaded("every worker of this model is stopping", retry_after=1.0)
+    if rejected.code is RejectCode.ADAPTER_UNKNOWN:
+        return no_such_model(model)
+    if rejected.code is RejectCode.ADAPTER_MEMORY:
+        return errors.Overloaded(rejected.message, retry_after=wait, param="model", code="adapter_memory")
+    if rejected.code is RejectCode.ADAPTER_VERSION_UNAVAILABLE:
+        return errors.Unavailable(rejected.message, retry_after=RETRY_AFTER, code=VERSION_GONE)
     return errors.Unavailable(rejected.message)
 
 
@@ -30,6 +45,8 @@ def refusal(rejected: Rejected, prompt_param: str) -> errors.OctavoError:
         return errors.ContextLengthExceeded(rejected.message, param=param)
     if rejected.code is RejectCode.INVALID:
         return errors.InvalidRequest(rejected.message, param=param)
+    if rejected.code is RejectCode.ADAPTER_INVALID:
+        return errors.InvalidRequest(rejected.message, param="model", code="adapter_invalid")
     return exhausted(rejected)
 
 

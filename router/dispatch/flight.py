@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from router.adapters.view import AdapterRef
 from router.dispatch.delivery import Delivery
 from router.dispatch.ends import RETRY_AFTER, RETRYABLE, error_of, exhausted, moves, own_end, refusal
 from router.dispatch.trail import Trail
@@ -54,6 +55,7 @@ class Job:
     arrived: float
     deadline: float | None
     marks: PromptMarks
+    adapter: AdapterRef | None = None
 
     @property
     def cost(self) -> float:
@@ -63,7 +65,13 @@ class Job:
     def want(self) -> Want:
         """For a placement policy."""
         key, hashes = self.marks
-        return Want(key=key, hashes=hashes, prompt_tokens=len(self.prompt), choices=self.request.n)
+        return Want(
+            key=key, hashes=hashes, prompt_tokens=len(self.prompt), choices=self.request.n, adapter=self._digest
+        )
+
+    @property
+    def _digest(self) -> bytes:
+        return self.adapter.digest if self.adapter else b""
 
     def tokens(self, now: float) -> TokenRequest:
         """For a worker; seq and handles are the stream's to give."""
@@ -76,6 +84,8 @@ class Job:
             sampling=self.sampling,
             remaining_ms=None if self.deadline is None else max(1, int((self.deadline - now) * 1000)),
             traceparent=self.request.traceparent,
+            adapter_digest=self._digest,
+            adapter_name=self.adapter.name if self.adapter else "",
         )
 
 
@@ -186,8 +196,9 @@ class Flight:
     # ---- Sink
 
     def accepted(self) -> None:
-        """See Sink."""
-        self.settled.set()
+        """See Sink. An adapter may still be read then, and be refused: that is to be the whole answer."""
+        if self.job.adapter is None:
+            self.settled.set()
 
     def tokens(self, delta: TokenDelta) -> None:
         """See Sink."""
@@ -260,7 +271,7 @@ class Flight:
         """See Sink."""
         if rejected.code in RETRYABLE:
             self.trail.sent_back()
-            self._again(rejected.code.value, exhausted(rejected))
+            self._again(rejected.code.value, exhausted(rejected, self.job.request.model))
         else:
             self.fail(refusal(rejected, self.job.request.prompt_param))
 

@@ -24,6 +24,12 @@ class RoutedGeneration:
     @property
     def model(self) -> str:
         """See Generation."""
+        job = self._flight.job
+        return job.request.model if job.adapter else job.pool.model
+
+    @property
+    def base(self) -> str:
+        """See Generation."""
         return self._flight.job.pool.model
 
     @property

@@ -4,8 +4,10 @@ import asyncio
 import uuid
 from collections.abc import Callable, Sequence
 
+from router.adapters.names import Meant, Names
 from router.dispatch.accounts import Accounted, estimate, used
 from router.dispatch.dispatcher import Dispatcher
+from router.dispatch.ends import VERSION_GONE
 from router.dispatch.flight import Flight, Job
 from router.dispatch.generation import RoutedGeneration
 from router.dispatch.settings import DispatchSettings
@@ -24,6 +26,9 @@ from router.text.output import OutputSpec
 from router.text.threads import TextThreads
 from shared.errors import DeadlineExceeded, InvalidRequest, OctavoError
 from shared.hashing import chain_seed
+
+_REPLACED = 3  # times that a request begins again
+_TOLD_WITHIN = 0.05  # seconds in which a worker tells what a name means now
 
 ADMITTED_AT_ONCE = 64  # requests that are tokenized and reserved for
 
@@ -45,6 +50,7 @@ class RouterService:
         tenants: TenantMetrics,
     ):
         self._fleet = fleet
+        self._names = Names(fleet)
         self._dispatcher = dispatcher
         self._settings = settings
         self._metrics = metrics
@@ -57,8 +63,19 @@ class RouterService:
     async def generate(self, request: GenerateRequest) -> Generation:
         """See Service. Returns once a worker has acknowledged the request or given its first token.
 
-        Cancelling this call aborts the request, in whatever phase it is.
+        Cancelling this call aborts the request, in whatever phase it is. A request whose adapter was replaced while it waited begins again
+        on what its name means then.
         """
+        for _ in range(_REPLACED):
+            try:
+                return await self._generate(request)
+            except OctavoError as error:
+                if error.code != VERSION_GONE:
+                    raise
+            await asyncio.sleep(_TOLD_WITHIN)
+        return await self._generate(request)
+
+    async def _generate(self, request: GenerateRequest) -> Generation:
         try:
             async with self._turns.turn(request.caller.tenant.id):
                 flight, reservation = await self._admit(request)
@@ -86,14 +103,14 @@ class RouterService:
         caller: Caller = OPEN_CALLER,
     ) -> Sequence[int]:
         """See Service."""
-        pool = self._fleet.resolve(model, caller.sees_model)
+        pool = self._names.meant(model, caller).pool
         return await self._threads.encode(pool.text, prompt, add_special_tokens=add_special_tokens, param=param)
 
     async def detokenize(
         self, model: str, tokens: Sequence[int], skip_special_tokens: bool = False, *, caller: Caller = OPEN_CALLER
     ) -> str:
         """See Service."""
-        pool = self._fleet.resolve(model, caller.sees_model)
+        pool = self._names.meant(model, caller).pool
         wrong = next((token for token in tokens if not 0 <= token < pool.vocab_size), None)
         if wrong is not None:
             raise InvalidRequest(f"{wrong} is no token id of this model", param="tokens")
@@ -101,7 +118,7 @@ class RouterService:
 
     def models(self, caller: Caller = OPEN_CALLER) -> Sequence[ModelCard]:
         """See Service."""
-        return [card for card in self._fleet.cards() if caller.sees_model(card.id)]
+        return self._names.cards(caller)
 
     def ready(self) -> bool:
         """See Service."""
@@ -116,14 +133,16 @@ class RouterService:
     async def _admit(self, request: GenerateRequest) -> tuple[Flight, Reservation]:
         """Resolve, tokenize, validate, reserve, queue."""
         arrived = self._clock()
-        pool = self._fleet.resolve(request.model, request.caller.sees_model)
+        meant = self._names.meant(request.model, request.caller)
+        pool, adapter = meant.pool, meant.adapter
         self._dispatcher.check_room(pool.key, request.tenant)
         prompt = await self._encode(request, pool)
         words = await self._bad_words(request, pool)
         check_prompt(prompt, pool, request.prompt_param)
-        seed = chain_seed(model_revision=pool.key.revision, salt=request.tenant.salt)
+        digest = adapter.seed if adapter else b""
+        seed = chain_seed(model_revision=pool.key.revision, adapter_digest=digest, salt=request.tenant.salt)
         marks = await self._threads.marks(seed, prompt)
-        job = self._job(request, pool, prompt, words, marks, arrived)
+        job = self._job(request, meant, prompt, words, marks, arrived)
         account = Accounted(self._dispatcher, self._tenants)
         flight = Flight(job=job, observer=account, max_unread=self._settings.max_unread)
         reservation = account.reservation = await self._reserve(flight)
@@ -160,13 +179,13 @@ class RouterService:
     def _job(
         self,
         request: GenerateRequest,
-        pool: Pool,
+        meant: Meant,
         prompt: Sequence[int],
         words: tuple[tuple[int, ...], ...],
         marks: PromptMarks,
         arrived: float,
     ) -> Job:
-        options = request.sampling
+        options, pool = request.sampling, meant.pool
         output = OutputSpec(
             vocabulary=pool.text.vocabulary,
             prompt=prompt,
@@ -184,4 +203,5 @@ class RouterService:
             arrived=arrived,
             deadline=None if request.timeout is None else arrived + request.timeout,
             marks=marks,
+            adapter=meant.adapter,
         )

@@ -36,6 +36,11 @@ class Echo:
         return self._generation.model
 
     @property
+    def base(self) -> str:
+        """See Generation."""
+        return self._generation.base
+
+    @property
     def seed(self) -> int:
         """See Generation."""
         return self._generation.seed

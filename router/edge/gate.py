@@ -84,7 +84,7 @@ class Gate:
         """`generation`, with what the caller wants to see of the prompt before it."""
         if not tells_prompt(request):
             return generation
-        decode = partial(self._service.detokenize, generation.model, caller=request.caller)
+        decode = partial(self._service.detokenize, generation.base, caller=request.caller)
         return Echo(generation, request, decode)
 
     def _enter(self) -> None:
@@ -139,5 +139,6 @@ class Gate:
 
     def max_model_len(self, model: str, caller: Caller) -> int:
         """The context of a served model, in tokens; 0 where there is none of this name."""
-        lengths = (card.max_model_len for card in self.models(caller) if model in ("", card.id))
+        cards = self.models(caller)
+        lengths = (card.max_model_len for card in cards if model in ("", card.id, f"{card.parent}:{card.id}"))
         return next(lengths, 0)

@@ -42,6 +42,11 @@ class Pool:
     workers: int
 
 
+def no_such_model(name: str) -> ModelNotFound:
+    """The same for a name that is not served, and for one that the caller does not see."""
+    return ModelNotFound(f"the model {name[:_NAME]!r} does not exist", param="model")
+
+
 def pool_key(info: WorkerInfo) -> PoolKey:
     """The pool that a worker belongs to."""
     return PoolKey(model=info.model, revision=info.model_revision, tokenizer=info.tokenizer_digest)
@@ -145,19 +150,19 @@ class Fleet:
 
         Raises ModelNotFound, or Unavailable where no worker of that model takes work now.
         """
-        pools = [pool for pool in self._pools() if model in ("", pool.key.model) and sees(pool.key.model)]
+        pools = [pool for pool in self.pools() if model in ("", pool.key.model) and sees(pool.key.model)]
         if not model and len({pool.key.model for pool in pools}) > 1:
             raise ModelNotFound("several models are served: name one", param="model")
         if pools:
             return max(pools, key=lambda pool: (pool.workers, pool.key.revision))
         if not self._created or not model or (model in self._created and sees(model)):
             raise Unavailable(f"no worker serves {model[:_NAME] or 'a model'} now", retry_after=1)
-        raise ModelNotFound(f"the model {model[:_NAME]!r} does not exist", param="model")
+        raise no_such_model(model)
 
     def cards(self) -> list[ModelCard]:
         """Every served name with a worker that takes work, sorted."""
         cards: dict[str, ModelCard] = {}
-        for pool in sorted(self._pools(), key=lambda pool: pool.key.model):
+        for pool in sorted(self.pools(), key=lambda pool: pool.key.model):
             name, other = pool.key.model, cards.get(pool.key.model)
             cards[name] = ModelCard(
                 id=name,
@@ -171,7 +176,12 @@ class Fleet:
     def _live(self, key: PoolKey) -> list[WorkerLink]:
         return [link for link in self.links if link.worker is not None and self._keys.get(link) == key]
 
-    def _pools(self) -> list[Pool]:
+    def names(self) -> frozenset[str]:
+        """Every name that was ever served."""
+        return frozenset(self._created)
+
+    def pools(self) -> list[Pool]:
+        """Those with a worker that takes work."""
         keys = {self._keys[link] for link in self.links if link.worker is not None and link in self._keys}
         return [pool for pool in map(self._pool, keys) if pool is not None]
 

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Protocol
 
@@ -93,6 +93,7 @@ class WorkerLink:
         self.dispatched = 0
         self.worker: Connected | None = None
         self.breaker = Breaker(context.settings)
+        self.had_adapters: frozenset[str] = frozenset()  # names that were here when the last stream ended
         self.settled = False  # it has been connected, or could not be
         self._context = context
         self._last_id = ""
@@ -138,7 +139,8 @@ class WorkerLink:
         stream, load = self.worker.stream, self.worker.stream.liveness.load
         if load is None or stream.credits(now) == 0:
             return None
-        return view_of(self.worker.info, load, pending=stream.pending, dispatched=self.dispatched)
+        view = view_of(self.worker.info, load, pending=stream.pending, dispatched=self.dispatched)
+        return replace(view, adapters=stream.adapters.uses(load)) if self.worker.info.max_adapters else view
 
     def _open_to_work(self, now: float) -> bool:
         """A worker with an open breaker gets its probes alone, unless all others of its pool keep failing too: then any may do."""
@@ -229,6 +231,8 @@ class WorkerLink:
         text = await self._context.tokenizers.get(info.tokenizer_digest, fetch)
         async with asyncio.timeout(self._context.settings.fetch_timeout):
             await known.wait()
+            if info.max_adapters:
+                await stream.adapters.known.wait()
         if info.worker_id != self._last_id:
             self._last_id, self.dispatched = info.worker_id, 0
         self.worker = Connected(info=info, text=text, stream=stream)
@@ -252,6 +256,7 @@ class WorkerLink:
     def _disconnect(self, reason: str) -> None:
         gone, self.worker, self._hung = self.worker, None, False
         if gone is not None:
+            self.had_adapters = frozenset(gone.stream.adapters.entries)
             gone.stream.lose(reason)
             self._context.owner.changed(self)
 

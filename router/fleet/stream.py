@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from protos import worker_pb2 as pb
+from router.adapters.view import WorkerAdapters
 from router.fleet.breaker import Breaker
 from router.fleet.liveness import Liveness
 from router.fleet.outbound import Outbound
@@ -18,6 +19,7 @@ from router.placement.unseen import Unseen
 from router.placement.view import Share
 from shared.types import AbortReason, Choice, Finished, FinishReason, Load, Rejected, TokenDelta, TokenRequest
 from shared.wire import worker as wire
+from shared.wire.adapters import adapter_state_from_pb
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,6 +85,7 @@ class WorkerStream:
         self._by_handle: dict[int, Ticket] = {}
         self._unaccepted: deque[Ticket] = deque()
         self._unseen = Unseen()
+        self.adapters = WorkerAdapters()
         self.cursor: KvCursor | None = None  # where its KV frames go
 
     @property
@@ -170,6 +173,8 @@ class WorkerStream:
             case "draining":
                 self.draining = True
                 self._changed()
+            case "adapter_state":
+                self.adapters.take(adapter_state_from_pb(frame.adapter_state))
             case "kv_delta" if self.cursor is not None:
                 self.cursor.delta(wire.kv_delta_from_pb(frame.kv_delta))
             case "kv_snapshot" if self.cursor is not None:

@@ -131,7 +131,10 @@ class RunningStack(Serve):
         self.router_pid: int = ready["router_pid"]
         # Ready means that one worker serves; tests of several want the router to know them all.
         with Client(self.grpc, timeout=START_SECONDS) as client:
-            until(lambda: [model.workers for model in client.models()] == [workers], "the router to know every worker")
+            until(
+                lambda: [model.workers for model in client.models() if not model.parent] == [workers],
+                "the router to know every worker",
+            )
 
     @property
     def pids(self) -> list[int]:

@@ -12,8 +12,11 @@ import grpc.aio
 from protos import worker_pb2 as pb
 from protos import worker_pb2_grpc
 from shared import rpc
+from shared.errors import NotFound, OctavoError
 from shared.tokenizer import TokenizerBundle
 from shared.types import (
+    AdapterInfo,
+    AdapterState,
     Finished,
     FinishReason,
     KvSnapshot,
@@ -25,6 +28,7 @@ from shared.types import (
     TokenLogprobs,
     WorkerInfo,
 )
+from shared.wire import adapters as adapter_wire
 from shared.wire import worker as wire
 from tests.fakes import tiny_tokenizers
 
@@ -114,6 +118,11 @@ class Conversation:
         fields = {"message": f"rejected: {code.value}"} | more
         self.send(wire.reject_to_pb(Rejected(seq=seq, code=code, **fields)))
 
+    def adapters(self, *entries: AdapterInfo, removed: Sequence[str] = (), complete: bool = False) -> None:
+        state = AdapterState(entries=entries, removed=tuple(removed), complete=complete)
+        for frame in adapter_wire.adapter_state_to_pb(state):
+            self.send(frame)
+
     def drop(self) -> None:
         """End the stream from the worker's side."""
         self.outbox.put_nowait(None)
@@ -143,6 +152,7 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServicer):
         bundle: TokenizerBundle | None = None,
         first_load: Load | None = None,
         port: int = 0,
+        adapters: Sequence[AdapterInfo] = (),
         **info: Any,
     ):
         self.bundle = bundle or tiny_tokenizers.bundle()
@@ -150,6 +160,11 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServicer):
         self.script = script
         self.first_load = first_load or load_report()
         self.port = port
+        self.adapters = {
+            each.name: each for each in adapters
+        }  # told to each router that comes, where max_adapters is not 0
+        self.refuses: OctavoError | None = None  # what LoadAdapter answers
+        self.loads: list[pb.LoadAdapterRequest] = []
         self.snapshots = True  # whether it answers SnapshotRequests, with nothing
         self.conversations: list[Conversation] = []
         self.tokenizer_calls = 0
@@ -196,6 +211,8 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServicer):
         self.conversations.append(conversation)
         conversation.send(pb.Down(welcome=pb.Welcome(protocol=wire.PROTOCOL, info=wire.info_to_pb(self.info))))
         conversation.send(wire.load_to_pb(self.first_load))
+        if self.info.max_adapters:
+            conversation.adapters(*self.adapters.values(), complete=True)
         reader = asyncio.create_task(self._read(conversation, request_iterator))
         try:
             while (frame := await conversation.outbox.get()) is not None:
@@ -218,3 +235,19 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServicer):
         for name, data in self.bundle.files.items():
             for start in range(0, len(data), 1_000):
                 yield pb.TokenizerPiece(digest=self.bundle.digest, name=name, data=data[start : start + 1_000])
+
+    async def LoadAdapter(self, request: pb.LoadAdapterRequest, context: Any) -> pb.AdapterInfo:
+        """Has what was asked for, of a digest that is the source's; tells nobody of it."""
+        self.loads.append(request)
+        if self.refuses is not None:
+            await rpc.abort(context, self.refuses)
+        info = AdapterInfo(
+            name=request.name, digest=request.source.encode().ljust(32)[:32], loaded_unix_ms=len(self.loads)
+        )
+        self.adapters[request.name] = info
+        return adapter_wire.adapter_info_to_pb(info)
+
+    async def UnloadAdapter(self, request: pb.UnloadAdapterRequest, context: Any) -> pb.UnloadAdapterResponse:
+        if self.adapters.pop(request.name, None) is None:
+            await rpc.abort(context, NotFound("no such adapter"))
+        return pb.UnloadAdapterResponse()

@@ -99,6 +99,10 @@ class FakeGeneration:
     rates: Rates | None = None
 
     @property
+    def base(self) -> str:
+        return self.model
+
+    @property
     def prompt_logprobs(self) -> Sequence[Logprobs | None]:
         """Of characters, each at minus its place; alternatives are the characters after it."""
         if self.prompt_alternatives is None or not self.completed:

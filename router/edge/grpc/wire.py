@@ -218,4 +218,5 @@ def card_to_pb(card: ModelCard) -> pb.ModelCard:
         max_model_len=card.max_model_len,
         workers=card.workers,
         eos_token_ids=card.eos_token_ids,
+        parent=card.parent,
     )

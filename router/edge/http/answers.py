@@ -149,13 +149,14 @@ class Completion(_Answer):
 
 
 class Model(TypedDict):
-    """A served model. `max_model_len` (an extension) is in tokens, prompt and output together."""
+    """A served model. `max_model_len` (an extension) is in tokens, prompt and output together. Of an adapter, `parent` is its base."""
 
     id: str
     object: Literal["model"]
     created: int
     owned_by: str
     max_model_len: int
+    parent: NotRequired[str]
 
 
 class ModelList(TypedDict):

@@ -20,13 +20,14 @@ from shared.errors import ModelNotFound, Unauthenticated
 
 
 def _model(card: ModelCard) -> answers.Model:
-    return {
+    model: answers.Model = {
         "id": card.id,
         "object": "model",
         "created": card.created,
         "owned_by": "octavo",
         "max_model_len": card.max_model_len,
     }
+    return {**model, "parent": card.parent} if card.parent else model
 
 
 def model_routes(gate: Gate) -> APIRouter:

@@ -1,0 +1,57 @@
+"""One worker's adapters, as its AdapterState frames tell them."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from router.placement.view import AdapterUse
+from shared.types import AdapterInfo, AdapterLevel, AdapterState, Load
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AdapterRef:
+    """The version that a request runs on: its canonical name, and its digest, empty where no worker has read it yet: then it is
+    whichever the worker finds under the name."""
+
+    name: str
+    digest: bytes = b""
+
+    @property
+    def seed(self) -> bytes:
+        """What stands for it in the prefix cache's hashes. A version that is not known yet shares nothing with the base model's."""
+        return self.digest or b"?" + self.name.encode()
+
+
+class WorkerAdapters:
+    """Lives as long as a connection. `known` is set once the whole catalog has been told."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, AdapterInfo] = {}
+        self.known = asyncio.Event()
+        self._uses: Mapping[bytes, AdapterUse] = {}
+        self._load: Load | None = None  # of which _uses were made
+
+    def take(self, state: AdapterState) -> None:
+        """What is new, and what went."""
+        self._load = None
+        for name in state.removed:
+            self.entries.pop(name, None)
+        self.entries.update((info.name, info) for info in state.entries)
+        if state.complete:
+            self.known.set()
+
+    def has(self, ref: AdapterRef) -> bool:
+        """Whether a request for this version may be sent here: one that has not been read yet may be it."""
+        info = self.entries.get(ref.name)
+        return info is not None and (not info.digest or not ref.digest or info.digest == ref.digest)
+
+    def uses(self, load: Load) -> Mapping[bytes, AdapterUse]:
+        """What placement knows of the versions that have work here, had some lately, or stand in a slot."""
+        if self._load is not load:
+            ready = {info.digest for info in self.entries.values() if info.level is AdapterLevel.DEVICE}
+            uses = dict.fromkeys(ready, AdapterUse(0, 0, 0.0, True))
+            for told in load.adapters:
+                use = AdapterUse(told.running, told.waiting, told.idle_ms / 1000, told.digest in ready)
+                uses[told.digest] = use
+            self._uses, self._load = uses, load
+        return self._uses
