@@ -106,5 +106,16 @@ class Service(Protocol):
     def models(self, caller: Caller = OPEN_CALLER) -> Sequence[ModelCard]:
         """Every served model that the caller sees, by name, and after each its adapters."""
 
+    async def load_adapter(
+        self, caller: Caller, name: str, source: str, *, model: str = "", replace: bool = False
+    ) -> str:
+        """Load an adapter at every worker of `model`; its canonical name. `source` empty: the adapter directory's.
+
+        The caller needs the scope adapters or admin.
+        """
+
+    async def unload_adapter(self, caller: Caller, name: str, *, model: str = "") -> str:
+        """Unload it from every worker; its canonical name. Nothing that runs is touched."""
+
     def ready(self) -> bool:
         """Whether a request could be served now: some worker is connected and takes work."""

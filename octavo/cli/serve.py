@@ -18,6 +18,7 @@ from router.bind import Exposed, check_open
 DEFAULTS = StackConfig(model="", served_name="")
 MOST_PORT = (1 << 16) - 1
 MOST_WORKERS = 64
+ADAPTER_SLOTS = 16  # unless a worker's own arguments say otherwise
 ROUTERS_OWN = (
     "OCTAVO_ROUTER_STORE",
     "OCTAVO_ROUTER_ALLOW_OPEN",
@@ -49,6 +50,9 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--workers", type=whole(1, MOST_WORKERS), default=DEFAULTS.workers, help="worker processes (%(default)s)"
     )
+    parser.add_argument(
+        "--adapter-dir", metavar="DIR", type=Path, help=f"serve the LoRA adapters in DIR, {ADAPTER_SLOTS} at once"
+    )
     parser.add_argument("--name", help="the model's name in the API (the directory's or file's name)")
     parser.add_argument(
         "--drain-seconds",
@@ -68,6 +72,13 @@ def served_name(given: str, path: Path) -> str:
     return given if "/" in given and path != Path(given) else path.resolve().name.removesuffix(".gguf")
 
 
+def _adapters(directory: Path | None) -> tuple[str, ...]:
+    """What each worker is told of a directory of adapters."""
+    if directory is None:
+        return ()
+    return ("--adapter-dir", str(directory.resolve()), "--max-adapters", str(ADAPTER_SLOTS))
+
+
 def _settings(arguments: argparse.Namespace, path: Path) -> StackConfig:
     return StackConfig(
         model=str(path),
@@ -79,7 +90,7 @@ def _settings(arguments: argparse.Namespace, path: Path) -> StackConfig:
         workers=arguments.workers,
         drain_seconds=arguments.drain_seconds,
         log_level=arguments.log_level,
-        worker_arguments=tuple(arguments.rest),
+        worker_arguments=(*_adapters(arguments.adapter_dir), *arguments.rest),
     )
 
 

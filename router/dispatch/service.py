@@ -5,6 +5,7 @@ import uuid
 from collections.abc import Callable, Sequence
 
 from router.adapters.names import Meant, Names
+from router.adapters.operator import Operator
 from router.dispatch.accounts import Accounted, estimate, used
 from router.dispatch.dispatcher import Dispatcher
 from router.dispatch.ends import VERSION_GONE
@@ -51,6 +52,7 @@ class RouterService:
     ):
         self._fleet = fleet
         self._names = Names(fleet)
+        self._operator = Operator(fleet)
         self._dispatcher = dispatcher
         self._settings = settings
         self._metrics = metrics
@@ -119,6 +121,16 @@ class RouterService:
     def models(self, caller: Caller = OPEN_CALLER) -> Sequence[ModelCard]:
         """See Service."""
         return self._names.cards(caller)
+
+    async def load_adapter(
+        self, caller: Caller, name: str, source: str, *, model: str = "", replace: bool = False
+    ) -> str:
+        """See Service."""
+        return await self._operator.load(caller, name, source, model=model, replace=replace)
+
+    async def unload_adapter(self, caller: Caller, name: str, *, model: str = "") -> str:
+        """See Service."""
+        return await self._operator.unload(caller, name, model=model)
 
     def ready(self) -> bool:
         """See Service."""

@@ -137,6 +137,16 @@ class Gate:
         """As Service.models."""
         return self._service.models(caller)
 
+    async def load_adapter(
+        self, caller: Caller, name: str, source: str, *, model: str = "", replace: bool = False
+    ) -> str:
+        """As Service.load_adapter."""
+        return await self._service.load_adapter(caller, name, source, model=model, replace=replace)
+
+    async def unload_adapter(self, caller: Caller, name: str, *, model: str = "") -> str:
+        """As Service.unload_adapter."""
+        return await self._service.unload_adapter(caller, name, model=model)
+
     def max_model_len(self, model: str, caller: Caller) -> int:
         """The context of a served model, in tokens; 0 where there is none of this name."""
         cards = self.models(caller)

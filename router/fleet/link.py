@@ -92,6 +92,7 @@ class WorkerLink:
         self.target = target
         self.dispatched = 0
         self.worker: Connected | None = None
+        self.stub: worker_pb2_grpc.WorkerAsyncStub | None = None  # for unary calls, while it runs
         self.breaker = Breaker(context.settings)
         self.had_adapters: frozenset[str] = frozenset()  # names that were here when the last stream ended
         self.settled = False  # it has been connected, or could not be
@@ -167,6 +168,7 @@ class WorkerLink:
         backoff = settings.backoff_first
         async with rpc.channel(self.target) as channel:
             stub: worker_pb2_grpc.WorkerAsyncStub = worker_pb2_grpc.WorkerStub(channel)
+            self.stub = stub
             while not self._closing:
                 reason = await self._guarded(stub)
                 self.settled = True

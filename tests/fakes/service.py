@@ -20,6 +20,7 @@ from router.request import (
 from router.service import ModelCard
 from router.tenancy.caller import OPEN_CALLER, Caller
 from router.tenancy.rates import Rates
+from router.tenancy.records import Scope
 from shared.errors import ModelNotFound
 
 WORDS = ("Once", " upon", " a", " time", ",", " déjà", " vu", "!")
@@ -156,6 +157,7 @@ class FakeService:
     entered: asyncio.Event = field(default_factory=asyncio.Event)
     abandoned: asyncio.Event = field(default_factory=asyncio.Event)
     requests: list[GenerateRequest] = field(default_factory=list)
+    adapters: list[str] = field(default_factory=list)
     generations: list[FakeGeneration] = field(default_factory=list)
     ids: "itertools.count[int]" = field(default_factory=itertools.count)
 
@@ -219,6 +221,20 @@ class FakeService:
             for name in self.names
             if caller.sees_model(name)
         ]
+
+    async def load_adapter(
+        self, caller: Caller, name: str, source: str, *, model: str = "", replace: bool = False
+    ) -> str:
+        caller.require(Scope.ADAPTERS)
+        self.adapters.append(name)
+        return name
+
+    async def unload_adapter(self, caller: Caller, name: str, *, model: str = "") -> str:
+        caller.require(Scope.ADAPTERS)
+        if name not in self.adapters:
+            raise ModelNotFound(f"no model {name!r}", param="model")
+        self.adapters.remove(name)
+        return name
 
     def ready(self) -> bool:
         return self.is_ready

@@ -8,7 +8,8 @@ import pytest
 
 from router.placement.prompt import prompt_marks
 from router.tenancy.caller import OPEN_CALLER, Caller
-from shared.errors import InvalidRequest, ModelNotFound, OctavoError, Overloaded, Unavailable
+from router.tenancy.records import Scope
+from shared.errors import InvalidRequest, ModelNotFound, OctavoError, Overloaded, PermissionDenied, Unavailable
 from shared.hashing import chain_seed
 from shared.types import AdapterInfo, RejectCode, Tenant
 from tests.fakes.router import Router, collect, request, running_router, text_of
@@ -211,3 +212,58 @@ async def test_a_worker_is_not_used_before_it_has_told_its_adapters(tmp_path):
         async with running_router(worker, tmp_path=tmp_path) as router:
             await router.ready()
             assert isinstance(await refused(router, "style"), ModelNotFound)  # it serves none: nothing is waited for
+
+
+OWNER = frozenset({Scope.INFER, Scope.ADAPTERS})
+
+
+async def test_loading_reaches_every_worker_and_is_known_at_once(tmp_path):
+    one, two = scripted(worker_id="w1"), scripted(worker_id="w2")
+    async with one, two, running_router(one, two, tmp_path=tmp_path) as router:
+        await router.ready(2)
+        assert await router.service.load_adapter(OPEN_CALLER, "style", "/a") == "style"
+        assert [load.source for load in (*one.loads, *two.loads)] == ["/a", "/a"]
+        await router.service.generate(request(model="style"))
+        assert await router.service.unload_adapter(OPEN_CALLER, "style") == "style"
+        assert isinstance(await refused(router, "style"), ModelNotFound)
+        assert (one.adapters, two.adapters) == ({}, {})
+
+
+async def test_what_one_worker_refuses_no_worker_keeps(tmp_path):
+    one, two = scripted(worker_id="w1"), scripted(worker_id="w2")
+    async with one, two, running_router(one, two, tmp_path=tmp_path) as router:
+        await router.ready(2)
+        two.refuses = InvalidRequest("rank 512 is over 64", code="adapter_rank_too_high")
+        with pytest.raises(InvalidRequest, match="rank 512 is over 64"):
+            await router.service.load_adapter(OPEN_CALLER, "style", "/a")
+        assert one.loads
+        assert (one.adapters, two.adapters) == ({}, {})
+        assert isinstance(await refused(router, "style"), ModelNotFound)
+
+
+async def test_a_tenants_key_loads_and_unloads_its_own_names_alone(tmp_path):
+    adapters = (entry("style", A), entry("other/own", B))
+    async with scripted(*adapters) as worker, running_router(worker, tmp_path=tmp_path) as router:
+        await router.ready()
+        service, acme = router.service, of("acme", scopes=OWNER)
+        assert await service.load_adapter(acme, "mine", "") == "acme/mine"
+        assert [(load.name, load.source) for load in worker.loads] == [("acme/mine", "")]
+        for name, source in (("other/x", ""), ("mine", "/etc"), ("mine", "other/own"), ("mine", "acme/../other/own")):
+            with pytest.raises(PermissionDenied):
+                await service.load_adapter(acme, name, source)
+        for name in ("style", "other/own", "nothing"):
+            with pytest.raises(ModelNotFound, match=f"the model '{name}' does not exist"):
+                await service.unload_adapter(acme, name)
+        assert set(worker.adapters) == {"style", "other/own", "acme/mine"}
+        assert await service.unload_adapter(acme, "mine") == "acme/mine"
+        assert len(worker.loads) == 1
+
+
+async def test_a_key_for_inference_alone_changes_no_adapters(tmp_path):
+    async with scripted(entry("acme/own", A)) as worker, running_router(worker, tmp_path=tmp_path) as router:
+        await router.ready()
+        with pytest.raises(PermissionDenied):
+            await router.service.load_adapter(of("acme"), "mine", "")
+        with pytest.raises(PermissionDenied):
+            await router.service.unload_adapter(of("acme"), "own")
+        assert (worker.loads, set(worker.adapters)) == ([], {"acme/own"})

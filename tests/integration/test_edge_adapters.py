@@ -1,0 +1,48 @@
+"""Loading and unloading adapters over HTTP, as vLLM's clients send it: who may, and how refusals are told."""
+
+import httpx
+import pytest
+from prometheus_client import CollectorRegistry
+
+from router.edge.gate import Gate
+from router.edge.http.app import make_app
+from tests.fakes.edges import MAX_BODY, HttpEdge, http_edge
+from tests.fakes.service import FakeService
+
+LOAD, UNLOAD = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
+
+
+@pytest.fixture
+async def edge():
+    async with http_edge(FakeService()) as running:
+        yield running
+
+
+async def test_vllms_bodies_load_and_unload(edge: HttpEdge) -> None:
+    assert (await edge.http.post(LOAD, json={"lora_name": "a", "lora_path": "/some/where"})).status_code == 200
+    assert edge.service.adapters == ["a"]
+    assert (await edge.http.post(UNLOAD, json={"lora_name": "a", "lora_int_id": 1})).status_code == 200
+    assert edge.service.adapters == []
+
+
+async def test_an_unknown_name_is_404_in_openais_shape(edge: HttpEdge) -> None:
+    answer = await edge.http.post(UNLOAD, json={"lora_name": "a"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "model_not_found")
+
+
+@pytest.mark.parametrize("body", [{}, {"lora_name": ""}, {"lora_name": 3}, {"lora_name": "x" * 257}])
+async def test_a_name_that_is_none_is_refused(edge: HttpEdge, body: dict[str, object]) -> None:
+    for path in (LOAD, UNLOAD):
+        answer = await edge.http.post(path, json=body)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "lora_name")
+
+
+@pytest.mark.parametrize(("host", "status"), [("127.0.0.1", 200), ("::1", 200), ("10.1.2.3", 403), ("", 403)])
+async def test_without_keys_only_this_machine_changes_adapters(host: str, status: int) -> None:
+    service = FakeService()
+    app = make_app(Gate(service), CollectorRegistry(), version="1.2.3", max_body_bytes=MAX_BODY)
+    transport = httpx.ASGITransport(app, client=(host, 1))
+    async with httpx.AsyncClient(transport=transport, base_url="http://app") as client:
+        assert (await client.post(LOAD, json={"lora_name": "a"})).status_code == status
+        service.adapters[:] = ["a"]
+        assert (await client.post(UNLOAD, json={"lora_name": "a"})).status_code == status
