@@ -17,7 +17,14 @@ from tests.e2e.stack import RunningStack
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 FEW = 2  # tokens and choices of a request that is right: what is under test is what the edge makes of it
-WITH_BODIES = ("POST /v1/chat/completions", "POST /v1/completions", "POST /tokenize", "POST /detokenize")
+WITH_BODIES = (
+    "POST /v1/chat/completions",
+    "POST /v1/completions",
+    "POST /tokenize",
+    "POST /detokenize",
+    "POST /v1/load_lora_adapter",
+    "POST /v1/unload_lora_adapter",
+)
 OTHERS = ("GET /v1/models", "GET /v1/models/{model_id}", "GET /health", "GET /ready", "GET /version", "GET /metrics")
 
 

@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from ipaddress import ip_address
 
 from fastapi import APIRouter, Request
-from fastapi.responses import PlainTextResponse
 from pydantic import BaseModel, ConfigDict, Field
+from typing_extensions import TypedDict
 
 from router.edge.gate import Gate
 from router.edge.http.body import Bodies, json_route
@@ -40,6 +40,12 @@ class UnloadBody(BaseModel):
 
     lora_name: str = Field(min_length=1, max_length=MAX_NAME, description="As it was loaded.")
     base_model_name: str | None = Field(None, description="A served name; may be left out where one model is served.")
+
+
+class Changed(TypedDict):
+    """The adapter's canonical name."""
+
+    lora_name: str
 
 
 def _caller(request: Request) -> Caller:
@@ -78,21 +84,21 @@ def routes(gate: Gate, bodies: Bodies) -> APIRouter:
     router = APIRouter(prefix="/v1", tags=["adapters"], route_class=json_route(bodies))
     docs = error_docs(400, 401, 403, 404, 413, 415, 429, 503)
 
-    @router.post("/load_lora_adapter", responses=docs, response_class=PlainTextResponse)
-    async def load(body: LoadBody, request: Request) -> PlainTextResponse:
+    @router.post("/load_lora_adapter", responses=docs)
+    async def load(body: LoadBody, request: Request) -> Changed:
         """Load an adapter at every worker. Needs a key with the scope adapters (the tenant's own) or admin."""
         caller, model = _caller(request), body.base_model_name or ""
         with _named():
             name = await gate.load_adapter(
                 caller, body.lora_name, body.lora_path, model=model, replace=body.load_inplace
             )
-        return PlainTextResponse(f"The adapter {name} is loaded.")
+        return {"lora_name": name}
 
-    @router.post("/unload_lora_adapter", responses=docs, response_class=PlainTextResponse)
-    async def unload(body: UnloadBody, request: Request) -> PlainTextResponse:
+    @router.post("/unload_lora_adapter", responses=docs)
+    async def unload(body: UnloadBody, request: Request) -> Changed:
         """Unload an adapter from every worker; requests that run end on it. Needs a key as for loading."""
         with _named():
             name = await gate.unload_adapter(_caller(request), body.lora_name, model=body.base_model_name or "")
-        return PlainTextResponse(f"The adapter {name} is unloaded.")
+        return {"lora_name": name}
 
     return router
