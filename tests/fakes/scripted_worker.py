@@ -163,6 +163,7 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServicer):
         self.adapters = {
             each.name: each for each in adapters
         }  # told to each router that comes, where max_adapters is not 0
+        self.tells_adapters = True
         self.refuses: OctavoError | None = None  # what LoadAdapter answers
         self.loads: list[pb.LoadAdapterRequest] = []
         self.snapshots = True  # whether it answers SnapshotRequests, with nothing
@@ -211,7 +212,7 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServicer):
         self.conversations.append(conversation)
         conversation.send(pb.Down(welcome=pb.Welcome(protocol=wire.PROTOCOL, info=wire.info_to_pb(self.info))))
         conversation.send(wire.load_to_pb(self.first_load))
-        if self.info.max_adapters:
+        if self.info.max_adapters and self.tells_adapters:
             conversation.adapters(*self.adapters.values(), complete=True)
         reader = asyncio.create_task(self._read(conversation, request_iterator))
         try:

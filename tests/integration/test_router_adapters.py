@@ -13,7 +13,7 @@ from shared.errors import InvalidRequest, ModelNotFound, OctavoError, Overloaded
 from shared.hashing import chain_seed
 from shared.types import AdapterInfo, RejectCode, Tenant
 from tests.fakes.router import Router, collect, request, running_router, text_of
-from tests.fakes.scripted_worker import ScriptedWorker, echo, load_report, until
+from tests.fakes.scripted_worker import ScriptedWorker, echo, until
 
 A, B, C = (letter.encode() * 32 for letter in "abc")
 
@@ -207,11 +207,17 @@ async def test_the_prefix_of_one_version_is_not_looked_for_under_another(tmp_pat
 
 
 async def test_a_worker_is_not_used_before_it_has_told_its_adapters(tmp_path):
-    async with ScriptedWorker(script=echo, first_load=load_report()) as worker:
-        worker.adapters["style"] = entry("style", A)
+    async with scripted() as worker:
+        worker.tells_adapters = False
         async with running_router(worker, tmp_path=tmp_path) as router:
+            await until(lambda: worker.tokenizer_calls and worker.conversations)
+            worker.now.adapters(entry("style", A))
+            assert isinstance(await refused(router, "style"), Unavailable)
+            worker.now.adapters(entry("more", B), complete=True)
             await router.ready()
-            assert isinstance(await refused(router, "style"), ModelNotFound)  # it serves none: nothing is waited for
+            for model in ("style", "more"):
+                await router.service.generate(request(model=model))
+            assert sent(worker) == [("style", A), ("more", B)]
 
 
 OWNER = frozenset({Scope.INFER, Scope.ADAPTERS})
