@@ -15,8 +15,10 @@ from octavo.client.aio import AsyncClient
 from protos import worker_pb2 as pb
 from tests.e2e.stack import RunningStack, until_at_rest, worker_load
 
-# Few slots, so that a request waits; few tokens a step, so that a prefill lasts.
+# Few slots, so that a request waits; few tokens a step and slow kernels, so that each phase lasts.
 NARROW = (
+    "--backend",
+    "reference",
     "--threads",
     "1",
     "--kv-memory",
