@@ -5,6 +5,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.e2e.stack import RunningStack
@@ -38,6 +40,18 @@ def test_chat_without_a_router_fails_in_one_line() -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
+@contextmanager
+def _held(stack: RunningStack) -> Iterator[None]:
+    """Workers that stand still: their answers are not over before somebody looks."""
+    for pid in stack.worker_pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in stack.worker_pids:
+            os.kill(pid, signal.SIGCONT)
+
+
 def test_ctrl_c_stops_the_answer_and_not_the_conversation(stack: RunningStack) -> None:
     arguments = ("chat", "--target", stack.grpc, "--temperature", "0", "--max-tokens", "400")
     pipe = subprocess.PIPE
@@ -49,8 +63,9 @@ def test_ctrl_c_stops_the_answer_and_not_the_conversation(stack: RunningStack) -
             process.stdin.write(b"Hello\n")
             process.stdin.flush()
             assert os.read(process.stdout.fileno(), 1)
-            process.send_signal(signal.SIGINT)
-            out, errors = process.communicate(b"/reset\n/help\n", timeout=60)
+            with _held(stack):
+                process.send_signal(signal.SIGINT)
+                out, errors = process.communicate(b"/reset\n/help\n", timeout=60)
         finally:
             process.kill()
     assert process.returncode == 0, errors

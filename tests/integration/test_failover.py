@@ -108,7 +108,8 @@ async def stage(tmp_path: Path, *, b: dict[str, Any] | None = None, **dispatch: 
     facts = {"worker_id": "b"} | (b or {})
     async with fake_worker(info={"worker_id": "a"}) as first, fake_worker(info=facts) as second:
         async with cable(first.target) as one, cable(second.target) as two:
-            settings = {"policy": "least_loaded"} | dispatch  # both have work, whatever is cached where
+            # Both have work, whatever is cached where; and the other worker may still be on its way back.
+            settings = {"policy": "least_loaded", "resume_wait": 60.0} | dispatch
             async with running_router(one.target, two.target, tmp_path=tmp_path, link=LENIENT, **settings) as router:
                 await router.ready(workers=2)
                 yield Stage(router=router, workers={"a": first, "b": second}, cables={"a": one, "b": two})
@@ -198,7 +199,7 @@ async def test_a_stop_string_may_lie_across_the_seam(tmp_path):
 async def test_a_stream_outlives_every_worker_that_it_meets(tmp_path):
     """It gets some tokens of each before that is lost."""
     one = asked(n=2, temperature=1.0, max_tokens=60)
-    async with stage(tmp_path, resume_wait=60.0) as set_up:  # the other may still be on its way back
+    async with stage(tmp_path) as set_up:
         quiet = await set_up.quiet(one)
         set_up.hold()
         task = asyncio.create_task(set_up.quiet(one))
@@ -238,7 +239,7 @@ async def test_other_numerics_are_marked_and_the_same_preferred(tmp_path):
 
 
 async def test_exact_resumption_fails_where_only_other_numerics_are_left(tmp_path):
-    async with stage(tmp_path, b={"numerics_id": "other"}, resume="exact") as set_up:
+    async with stage(tmp_path, b={"numerics_id": "other"}, resume="exact", resume_wait=0.0) as set_up:
         set_up.hold()
         task = asyncio.create_task(set_up.quiet(asked()))
         there = await until(lambda: next((name for name in "ab" if set_up.there(name)), None), "the request somewhere")

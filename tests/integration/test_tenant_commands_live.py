@@ -88,6 +88,7 @@ async def test_a_key_made_beside_a_running_router_works_until_it_is_revoked_and_
     async with ScriptedWorker(script=echo) as worker, _router(store, worker.target) as client:
         assert (await client.post("/v1/completions", json=ASK)).status_code == 200, "nobody needs a key yet"
         await _octavo(store, "tenant", "apply", "-f", str(document))
+        await _becomes(client, "none", 401)  # from here on nothing is the open tenant's
         key = (await _octavo(store, "key", "create", "acme", "main")).strip()
         served = await _becomes(client, key, 200)
         await _octavo(store, "key", "revoke", "acme", "main")
