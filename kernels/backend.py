@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -29,6 +29,9 @@ from kernels.prepare.reference import Batch, prepare
 from kernels.rotary.table import RotaryTable
 from kernels.sample.reference import Draw, finite, greedy, sample
 from kernels.weights import AttnIn, Layer, Packed
+
+if TYPE_CHECKING:
+    from kernels.gpu.ops import TritonOps  # imported where it is chosen: Triton may not be installed elsewhere
 
 Tensor = torch.Tensor
 # Opaque outside the kernels: what a backend's `kv_pool` and `prepare` make, its other ops take. A pool has `blocks`,
@@ -99,26 +102,7 @@ def _auto(threads: int, wanted: str) -> Backend:
 def _cpu(threads: int, wanted: str) -> Backend:
     engine = _engine(threads, wanted)
     ops = CpuOps(engine)
-    return Backend(
-        name="cpu",
-        numerics=f"{engine.level}-{engine.build}",
-        library_threads=1,
-        pack=ops.pack,
-        kv_pool=ops.kv_pool,
-        block_bytes=cpu_block_bytes,
-        prepare=ops.prepare,
-        adapter_slots=ops.adapter_slots,
-        embed=ops.embed,
-        attn_in=ops.attn_in,
-        attention=ops.attention,
-        attn_out=ops.attn_out,
-        mlp=ops.mlp,
-        layers=ops.layers,
-        logits=ops.logits,
-        finite=ops.finite,
-        greedy=ops.greedy,
-        sample=ops.sample,
-    )
+    return _table(ops, name="cpu", numerics=f"{engine.level}-{engine.build}", block_bytes=cpu_block_bytes)
 
 
 def _triton(deterministic: bool) -> Backend:
@@ -128,13 +112,19 @@ def _triton(deterministic: bool) -> Backend:
 
     launch = Launcher.present(exact=deterministic)
     ops = TritonOps(launch, fixed=deterministic)
+    numerics = f"{launch.arch.name}-{launch.tiles.digest}-{'fixed' if deterministic else 'free'}"
+    return _table(ops, name="triton", numerics=numerics, block_bytes=gpu_block_bytes)
+
+
+def _table(ops: "CpuOps | TritonOps", *, name: str, numerics: str, block_bytes: Callable[..., int]) -> Backend:
+    """Every op of a backend that is one object."""
     return Backend(
-        name="triton",
-        numerics=f"{launch.arch.name}-{launch.tiles.digest}-{'fixed' if deterministic else 'free'}",
+        name=name,
+        numerics=numerics,
         library_threads=1,
         pack=ops.pack,
         kv_pool=ops.kv_pool,
-        block_bytes=gpu_block_bytes,
+        block_bytes=block_bytes,
         prepare=ops.prepare,
         adapter_slots=ops.adapter_slots,
         embed=ops.embed,

@@ -525,11 +525,14 @@ class GenerateResponse(_message.Message):
     SEED_FIELD_NUMBER: _builtins.int
     USAGE_FIELD_NUMBER: _builtins.int
     PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
+    RESUMED_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """unique"""
     model: _builtins.str
     seed: _builtins.int
     """In the first response."""
+    resumed: _builtins.str
+    """"inexact" from where the answer went on, after its worker was lost, at one that works with other numbers; else empty."""
     @_builtins.property
     def chunks(self) -> _containers.RepeatedCompositeFieldContainer[Global___Chunk]: ...
     @_builtins.property
@@ -551,10 +554,11 @@ class GenerateResponse(_message.Message):
         seed: _builtins.int | None = ...,
         usage: Global___Usage | None = ...,
         prompt_logprobs: _abc.Iterable[Global___TokenLogprobs] | None = ...,
+        resumed: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_seed", b"_seed", "seed", b"seed", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_seed", b"_seed", "chunks", b"chunks", "id", b"id", "model", b"model", "prompt_logprobs", b"prompt_logprobs", "seed", b"seed", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_seed", b"_seed", "chunks", b"chunks", "id", b"id", "model", b"model", "prompt_logprobs", b"prompt_logprobs", "resumed", b"resumed", "seed", b"seed", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__seed: _TypeAlias = _typing.Literal["seed"]  # noqa: Y015
     _WhichOneofArgType__seed: _TypeAlias = _typing.Literal["_seed", b"_seed"]  # noqa: Y015

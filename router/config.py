@@ -32,6 +32,12 @@ class RouterConfig:
     policy: Literal["cost", "least_loaded", "round_robin", "session"] = field(
         default="cost", metadata=_help("which worker gets a request")
     )
+    resume: Literal["any", "exact"] = field(
+        default="any",
+        metadata=_help(
+            "where a lost worker's streams go on: anywhere, then marked, or only where the same tokens come out"
+        ),
+    )
     max_body_bytes: ByteSize = field(default=ByteSize(4 << 20), metadata=_help("largest HTTP body that is read"))
     head_seconds: float = field(
         default=10.0, metadata=_help("seconds in which an HTTP request's head, or gRPC's handshake, must arrive")

@@ -116,7 +116,7 @@ async def serve(settings: RouterConfig) -> int:
 
 
 async def _serve(settings: RouterConfig, tenants: Tenancy, stop: Stop, registry: CollectorRegistry) -> int:
-    dispatch = DispatchSettings(policy=settings.policy)
+    dispatch = DispatchSettings(policy=settings.policy, resume=settings.resume)
     named = CollectorRegistry()  # metrics that name tenants
     service = await start_service(
         settings.workers, registry=registry, dispatch=dispatch, admission=tenants.admission, tenants=named

@@ -153,6 +153,7 @@ class FakeService:
     hold_at: int | None = None
     fail_at: int | None = None
     failure: Exception | None = None
+    resumed: str = ""
     admit: asyncio.Event = field(default_factory=asyncio.Event)
     entered: asyncio.Event = field(default_factory=asyncio.Event)
     abandoned: asyncio.Event = field(default_factory=asyncio.Event)
@@ -191,6 +192,7 @@ class FakeService:
             hold_at=self.hold_at,
             fail_at=self.fail_at,
             failure=self.failure,
+            resumed=self.resumed,
             prompt_alternatives=_prompt_alternatives(request),
         )
         self.generations.append(generation)

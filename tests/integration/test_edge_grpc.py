@@ -71,6 +71,19 @@ async def test_generate_streams_the_text_with_seed_first_and_usage_last(edge: Gr
     assert edge.service.generations[0].closed.is_set()
 
 
+async def test_an_answer_that_went_on_with_other_numbers_says_so() -> None:
+    async with grpc_edge(FakeService(hold_at=2)) as edge:
+        call = edge.stub.Generate(hello())
+        generation = await generation_of(edge)
+        responses = aiter(call)
+        first = await anext(responses)
+        generation.resumed = "inexact"
+        generation.release.set()
+        rest = [response async for response in responses]
+    assert first.resumed == ""
+    assert rest[-1].resumed == "inexact"
+
+
 async def test_generate_request_reaches_the_service_whole(edge: GrpcEdge) -> None:
     sampling = pb.Sampling(
         temperature=0, top_p=0.5, top_k=4, min_p=0.25, seed=0, max_tokens=5, min_tokens=2,

@@ -106,6 +106,16 @@ async def test_stream_without_usage_ends_with_done_and_has_none(edge: HttpEdge) 
     assert all("usage" not in chunk for chunk in chunks)
 
 
+async def test_an_answer_that_went_on_with_other_numbers_says_so(edge: HttpEdge) -> None:
+    body = {"messages": HELLO, "stream": True}
+    assert "octavo_resumed" not in (await edge.http.post("/v1/chat/completions", json=body)).text
+    edge.service.resumed = "inexact"
+    *events, _done, _ = (await edge.http.post("/v1/chat/completions", json=body)).text.split("\n\n")
+    assert json.loads(events[-1].removeprefix("data: "))["octavo_resumed"] == "inexact"
+    whole = (await edge.http.post("/v1/chat/completions", json={"messages": HELLO})).json()
+    assert whole["octavo_resumed"] == "inexact"
+
+
 async def test_n_choices_are_told_apart_whole_and_streamed(edge: HttpEdge) -> None:
     whole = await edge.openai.chat.completions.create(model="tiny", messages=HELLO, n=4)
     assert [(c.index, c.message.content) for c in whole.choices] == [(i, TEXT) for i in range(4)]

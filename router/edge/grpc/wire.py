@@ -207,7 +207,8 @@ def usage_to_pb(usage: Usage) -> pb.Usage:
 def response_to_pb(generation: Generation, chunks: Sequence[pb.Chunk], *, first: bool) -> pb.GenerateResponse:
     """A response; the first one of a generation also tells its seed."""
     seed = generation.seed if first else None
-    return pb.GenerateResponse(id=generation.id, model=generation.model, chunks=chunks, seed=seed)
+    resumed = generation.resumed
+    return pb.GenerateResponse(id=generation.id, model=generation.model, chunks=chunks, seed=seed, resumed=resumed)
 
 
 def card_to_pb(card: ModelCard) -> pb.ModelCard:

@@ -117,6 +117,9 @@ class CompletionChoice(TypedDict):
 
 
 class _Answer(TypedDict):
+    """`octavo_resumed` is there once the answer went on at a worker that works with other numbers than the one that was lost."""
+
+    octavo_resumed: NotRequired[Literal["inexact"]]
     id: str
     created: int
     model: str

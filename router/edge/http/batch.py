@@ -65,6 +65,11 @@ class Batch:
         return self._opened[-1].rates
 
     @property
+    def resumed(self) -> str:
+        """As Generation.resumed, of any of them."""
+        return next((generation.resumed for generation in self._opened if generation.resumed), "")
+
+    @property
     def usage(self) -> Usage:
         """Counts over all prompts; exact once `flushes` has ended."""
         each = [generation.usage for generation in self._opened]

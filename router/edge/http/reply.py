@@ -88,7 +88,8 @@ class Reply(Response):
         await until_gone(receive, work)
 
     def _envelope(self, batch: Batch, kind: str, choices: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        return {
+        resumed = {"octavo_resumed": batch.resumed} if batch.resumed else {}
+        return resumed | {
             "id": f"{self._call.shape.id_prefix}{batch.first.id}",
             "object": kind,
             "created": self._created,

@@ -79,14 +79,17 @@ async def test_a_shut_gate_refuses_but_waits_for_what_runs() -> None:
     await asyncio.wait_for(idle, 5)
 
 
-async def test_texts_that_wait_to_be_read_are_bounded_and_their_places_come_back() -> None:
-    class Slow(FakeService):
-        async def detokenize(
-            self, model: str, tokens: Sequence[int], skip: bool = False, *, caller: Caller = OPEN_CALLER
-        ) -> str:
-            await self.admit.wait()
-            return ""
+class Slow(FakeService):
+    """Whose texts wait for `admit`."""
 
+    async def detokenize(
+        self, model: str, tokens: Sequence[int], skip: bool = False, *, caller: Caller = OPEN_CALLER
+    ) -> str:
+        await self.admit.wait()
+        return ""
+
+
+async def test_texts_that_wait_to_be_read_are_bounded_and_their_places_come_back() -> None:
     service = Slow()
     service.admit.clear()
     gate = Gate(service)
@@ -103,13 +106,6 @@ async def test_texts_that_wait_to_be_read_are_bounded_and_their_places_come_back
 
 
 async def test_one_tenants_texts_leave_room_for_anothers() -> None:
-    class Slow(FakeService):
-        async def detokenize(
-            self, model: str, tokens: Sequence[int], skip: bool = False, *, caller: Caller = OPEN_CALLER
-        ) -> str:
-            await self.admit.wait()
-            return ""
-
     service = Slow()
     service.admit.clear()
     gate = Gate(service)
