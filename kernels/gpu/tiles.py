@@ -1,8 +1,8 @@
 """The table of tiles: what each kernel's blocks measure, by architecture and, where it matters, head size.
 
 `tiles.json` beside this holds, by architecture, by kernel, by size ("*" for any): the blocks' constants by name, `warps`
-and `stages`. It was chosen by the compiled code's registers and shared memory; `octavo bench kernels --tune` measures
-and writes another one.
+and `stages`. It was chosen by the compiled code's registers and shared memory; none of it was measured on a
+GPU yet.
 """
 
 import json
