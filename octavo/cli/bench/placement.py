@@ -48,6 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     """The report of all policies."""
     from octavo.bench.placement import bound, measures, simulation, trace, worker
     from router import placement
+    from shared.hashing import BLOCK_SIZE
     from worker.scheduler.steptime import ASSUMED
 
     try:
@@ -58,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     except (OSError, ValueError, KeyError, TypeError) as error:
         progress(f"octavo: cannot read that: {error}")
         return 1
-    each = arguments.blocks * trace.GRAIN // trace.BLOCK_SIZE // arguments.workers
+    each = arguments.blocks * trace.GRAIN // BLOCK_SIZE // arguments.workers
     setup = simulation.Setup(
         workers=arguments.workers,
         routers=arguments.routers,
