@@ -1,14 +1,18 @@
 """`octavo chat`: a conversation in the terminal, over gRPC."""
 
 import argparse
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from octavo.cli.arguments import real, target, whole
 
 if TYPE_CHECKING:
     from octavo.client.requests import Options
-    from octavo.client.sync import Client
+    from octavo.client.sync import Client, Stream
 
 HELP = "/reset forgets the conversation, /quit or Ctrl-D leaves, Ctrl-C stops an answer"
 
@@ -39,6 +43,22 @@ def _options(arguments: argparse.Namespace) -> "Options":
     return options
 
 
+@contextmanager
+def _stopping(stream: "Stream") -> Iterator[threading.Event]:
+    """Ctrl-C ends the stream, and the event tells of it. A KeyboardInterrupt would be lost where it is raised in a destructor."""
+    stopped = threading.Event()
+
+    def stop(_number: int, _frame: object) -> None:
+        stopped.set()
+        stream.close()
+
+    before = signal.signal(signal.SIGINT, stop)
+    try:
+        yield stopped
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 class Conversation:
     """Turns so far, and how the next answer is made. An answer that was stopped stays, as far as it came."""
 
@@ -55,15 +75,20 @@ class Conversation:
 
     def ask(self, text: str) -> None:
         """Prints the answer as it comes. Raises OctavoErrors; a failed turn is forgotten."""
+        from shared.errors import Cancelled
+
         turn = {"role": "user", "content": text}
         pieces: list[str] = []
         stream = self._client.chat([*self.messages, turn], model=self._model, stream=True, **self._options)
-        with stream:
+        with stream, _stopping(stream) as stopped:
             try:
                 for delta in stream:
                     pieces.append(delta.text)
                     print(delta.text, end="", flush=True)
-            except KeyboardInterrupt:
+            except Cancelled:
+                if not stopped.is_set():
+                    raise
+            if stopped.is_set():
                 print(" [stopped]", end="")
         print()
         self.messages += [turn, {"role": "assistant", "content": "".join(pieces)}]

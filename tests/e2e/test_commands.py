@@ -70,7 +70,7 @@ def test_ctrl_c_stops_the_answer_and_not_the_conversation(stack: RunningStack) -
         finally:
             process.kill()
     assert process.returncode == 0, errors
-    assert b"[stopped]" in out
+    assert b"[stopped]" in out, errors
     assert b"/reset forgets the conversation" in out
 
 

@@ -64,6 +64,23 @@ async def _router(store: Path, worker: str) -> AsyncIterator[httpx.AsyncClient]:
             await process.wait()
 
 
+@asynccontextmanager
+async def _beating(worker: ScriptedWorker) -> AsyncIterator[None]:
+    """The worker reports as real ones do, however long the commands beside it take."""
+
+    async def beat() -> None:
+        while True:
+            if worker.conversations:
+                worker.now.load()
+            await asyncio.sleep(0.25)
+
+    task = asyncio.create_task(beat())
+    try:
+        yield
+    finally:
+        task.cancel()
+
+
 async def _status(client: httpx.AsyncClient, key: str) -> int:
     headers = {"Authorization": f"Bearer {key}"}
     return (await client.post("/v1/completions", json=ASK, headers=headers)).status_code
@@ -85,7 +102,11 @@ async def test_a_key_made_beside_a_running_router_works_until_it_is_revoked_and_
 ) -> None:
     store, document = tmp_path / "tenants.db", tmp_path / "tenants.yaml"
     document.write_text("tenants: [{name: acme}]")
-    async with ScriptedWorker(script=echo) as worker, _router(store, worker.target) as client:
+    async with (
+        ScriptedWorker(script=echo) as worker,
+        _beating(worker),
+        _router(store, worker.target) as client,
+    ):
         assert (await client.post("/v1/completions", json=ASK)).status_code == 200, "nobody needs a key yet"
         await _octavo(store, "tenant", "apply", "-f", str(document))
         await _becomes(client, "none", 401)  # from here on nothing is the open tenant's
