@@ -223,6 +223,7 @@ class TenantSpec(_message.Message):
     WEIGHT_FIELD_NUMBER: _builtins.int
     SALT_FIELD_NUMBER: _builtins.int
     PRIORITY_FIELD_NUMBER: _builtins.int
+    SALT_FROM_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     weight: _builtins.float
     """> 0"""
@@ -230,6 +231,8 @@ class TenantSpec(_message.Message):
     """seeds the prefix cache's hashes"""
     priority: _builtins.int
     """0 is the highest class"""
+    salt_from: _builtins.int
+    """Above 0: the prompt begins with a public prefix of so many tokens, whole blocks, and the salt counts from there on."""
     def __init__(
         self,
         *,
@@ -237,10 +240,11 @@ class TenantSpec(_message.Message):
         weight: _builtins.float = ...,
         salt: _builtins.bytes = ...,
         priority: _builtins.int = ...,
+        salt_from: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "priority", b"priority", "salt", b"salt", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "priority", b"priority", "salt", b"salt", "salt_from", b"salt_from", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

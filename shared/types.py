@@ -7,12 +7,17 @@ from enum import Enum
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tenant:
-    """Who a request is for. `salt` seeds the prefix cache's hashes; `top_class` is the highest priority class allowed (0 is highest)."""
+    """Who a request is for. `salt` seeds the prefix cache's hashes; `top_class` is the highest priority class allowed (0 is highest).
+
+    With `salt_from` above 0 the request's prompt begins with a public prefix of that many tokens, whole blocks, which are hashed without
+    a salt; it counts from there on (shared.hashing.Chain).
+    """
 
     id: str
     weight: float = 1.0
     salt: bytes = b""
     top_class: int = 0
+    salt_from: int = 0
 
 
 OPEN_TENANT = Tenant(id="open")

@@ -8,7 +8,7 @@ A sequence is one choice: `tokens` are the prompt and the outputs known so far. 
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from shared.hashing import BLOCK_SIZE, next_hash
+from shared.hashing import BLOCK_SIZE, Chain, next_hash
 from shared.types import Choice, TokenRequest
 from worker.kvcache.pool import Holder
 from worker.kvcache.tables import BlockTable
@@ -77,7 +77,7 @@ class RequestState:
     order: int
     deadline: float | None
     account: Account
-    chain_seed: bytes
+    chain: Chain
     stop_tokens: frozenset[int]
     share: Share = field(default_factory=Share)
     adapter: Adapter | None = None
@@ -165,9 +165,9 @@ class SequenceState:
     def hash_blocks(self, count: int) -> list[bytes]:
         """The hashes of the first `count` blocks, which must be full of known tokens."""
         while len(self.hashes) < count:
-            start = len(self.hashes) * BLOCK_SIZE
-            parent = self.hashes[-1] if self.hashes else self.request.chain_seed
-            self.hashes.append(next_hash(parent, self.tokens[start : start + BLOCK_SIZE]))
+            index, chain = len(self.hashes), self.request.chain
+            parent = chain.parent(index, self.hashes[-1] if self.hashes else chain.seed)
+            self.hashes.append(next_hash(parent, self.tokens[index * BLOCK_SIZE : (index + 1) * BLOCK_SIZE]))
         return self.hashes
 
     @property

@@ -26,7 +26,7 @@ from router.text import stops
 from router.text.output import OutputSpec
 from router.text.threads import TextThreads
 from shared.errors import DeadlineExceeded, InvalidRequest, OctavoError
-from shared.hashing import chain_seed
+from shared.hashing import chain
 
 _REPLACED = 3  # times that a request begins again
 _TOLD_WITHIN = 0.05  # seconds in which a worker tells what a name means now
@@ -152,8 +152,9 @@ class RouterService:
         words = await self._bad_words(request, pool)
         check_prompt(prompt, pool, request.prompt_param)
         digest = adapter.seed if adapter else b""
-        seed = chain_seed(model_revision=pool.key.revision, adapter_digest=digest, salt=request.tenant.salt)
-        marks = await self._threads.marks(seed, prompt)
+        tenant = request.tenant
+        linked = chain(model_revision=pool.key.revision, adapter_digest=digest, salt=tenant.salt)
+        marks = await self._threads.marks(linked, prompt)
         job = self._job(request, meant, prompt, words, marks, arrived)
         account = Accounted(self._dispatcher, self._tenants)
         flight = Flight(job=job, observer=account, max_unread=self._settings.max_unread)

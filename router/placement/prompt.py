@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from shared.hashing import BLOCK_SIZE, block_hashes, next_hash, published
+from shared.hashing import BLOCK_SIZE, Chain, next_hash, published
 
 
 class PromptMarks(NamedTuple):
@@ -13,7 +13,7 @@ class PromptMarks(NamedTuple):
     hashes: tuple[bytes, ...]
 
 
-def prompt_marks(seed: bytes, tokens: Sequence[int]) -> PromptMarks:
-    """The marks under a chain's seed (shared.hashing.chain_seed): by model, adapter and salt. About 1 us a block of 16 tokens."""
-    chain = tuple(block_hashes(seed, tokens))
-    return PromptMarks(chain[0] if chain else next_hash(seed, tokens[:BLOCK_SIZE]), tuple(published(chain)))
+def prompt_marks(chain: Chain, tokens: Sequence[int]) -> PromptMarks:
+    """The marks under a chain (shared.hashing.chain): by model, adapter and salt. About 1 us a block of 16 tokens."""
+    hashes = chain.hashes(tokens)
+    return PromptMarks(hashes[0] if hashes else next_hash(chain.seed, tokens[:BLOCK_SIZE]), tuple(published(hashes)))

@@ -11,6 +11,7 @@ from router.request import Prompt, TokenPrompt
 from router.text.badwords import spellings
 from router.text.tokenizer import ModelText
 from shared.errors import Internal, OctavoError
+from shared.hashing import Chain
 
 T = TypeVar("T")
 
@@ -69,12 +70,12 @@ class TextThreads:
             self._pool, contained(lambda: text.decode(tokens, skip_special_tokens=skip_special_tokens))
         )
 
-    async def marks(self, seed: bytes, tokens: Sequence[int]) -> PromptMarks:
+    async def marks(self, chain: Chain, tokens: Sequence[int]) -> PromptMarks:
         """`prompt_marks`, in a thread where that takes longer than going there."""
         if len(tokens) <= INLINE_TOKENS:
-            return prompt_marks(seed, tokens)
+            return prompt_marks(chain, tokens)
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._pool, prompt_marks, seed, tokens)
+        return await loop.run_in_executor(self._pool, prompt_marks, chain, tokens)
 
     def close(self) -> None:
         """Let the threads end; what still runs is waited for by nobody."""

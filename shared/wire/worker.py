@@ -79,12 +79,31 @@ def _parts(request: TokenRequest, first: int, *, outputs: bool) -> Iterator[pb.U
             yield pb.Up(submit_part=pb.SubmitPart(seq=request.seq, handle=choice.handle, output_tokens=part))
 
 
+def _tenant_to_pb(tenant: Tenant) -> pb.TenantSpec:
+    return pb.TenantSpec(
+        id=tenant.id,
+        weight=tenant.weight,
+        salt=tenant.salt,
+        priority=tenant.top_class,
+        salt_from=tenant.salt_from,
+    )
+
+
+def _tenant_from_pb(tenant: pb.TenantSpec) -> Tenant:
+    return Tenant(
+        id=tenant.id,
+        weight=tenant.weight,
+        salt=tenant.salt,
+        top_class=tenant.priority,
+        salt_from=tenant.salt_from,
+    )
+
+
 def _submit_without_tokens(request: TokenRequest) -> pb.Submit:
-    tenant = request.tenant
     return pb.Submit(
         seq=request.seq,
         request_id=request.request_id,
-        tenant=pb.TenantSpec(id=tenant.id, weight=tenant.weight, salt=tenant.salt, priority=tenant.top_class),
+        tenant=_tenant_to_pb(request.tenant),
         prompt_len=len(request.prompt_tokens),
         choices=[
             pb.ChoiceSpec(handle=c.handle, index=c.index, output_len=len(c.output_tokens)) for c in request.choices
@@ -101,14 +120,13 @@ def _submit_without_tokens(request: TokenRequest) -> pb.Submit:
 
 def submit_from_pb(submit: pb.Submit, tokens: Sequence[int], outputs: Mapping[int, Sequence[int]]) -> TokenRequest:
     """The request of `submit`, with all its prompt's tokens and, by handle, all given outputs."""
-    tenant = submit.tenant
     choices = (
         Choice(handle=c.handle, index=c.index, output_tokens=tuple(outputs.get(c.handle, ()))) for c in submit.choices
     )
     return TokenRequest(
         seq=submit.seq,
         request_id=submit.request_id,
-        tenant=Tenant(id=tenant.id, weight=tenant.weight, salt=tenant.salt, top_class=tenant.priority),
+        tenant=_tenant_from_pb(submit.tenant),
         prompt_tokens=tokens,
         choices=tuple(choices),
         sampling=sampling_from_pb(submit.sampling),

@@ -62,7 +62,9 @@ REQUESTS = st.builds(
     TokenRequest,
     seq=U64,
     request_id=st.text(max_size=20),
-    tenant=st.builds(Tenant, id=st.text(max_size=9), weight=FLOAT, salt=st.binary(max_size=20), top_class=U32),
+    tenant=st.builds(
+        Tenant, id=st.text(max_size=9), weight=FLOAT, salt=st.binary(max_size=20), top_class=U32, salt_from=U32
+    ),
     prompt_tokens=st.lists(U32, max_size=40),
     choices=st.lists(
         st.builds(Choice, handle=U32, index=U32, output_tokens=TOKENS),

@@ -10,7 +10,7 @@ from router.placement.prompt import prompt_marks
 from router.tenancy.caller import OPEN_CALLER, Caller
 from router.tenancy.records import Scope
 from shared.errors import InvalidRequest, ModelNotFound, OctavoError, Overloaded, PermissionDenied, Unavailable
-from shared.hashing import chain_seed
+from shared.hashing import chain
 from shared.types import AdapterInfo, RejectCode, Tenant
 from tests.fakes.router import Router, collect, request, running_router, text_of
 from tests.fakes.scripted_worker import ScriptedWorker, echo, until
@@ -199,7 +199,7 @@ async def test_the_prefix_of_one_version_is_not_looked_for_under_another(tmp_pat
             await router.service.generate(request(*prompt, model=model, max_tokens=1))
         salt = OPEN_CALLER.tenant.salt
         worker_hashes = [
-            prompt_marks(chain_seed(model_revision="r1", adapter_digest=digest, salt=salt), prompt).hashes
+            prompt_marks(chain(model_revision="r1", adapter_digest=digest, salt=salt), prompt).hashes
             for digest in (b"", A)
         ]
         assert seen[:2] == worker_hashes

@@ -1,6 +1,6 @@
 """How requests come, how their choices are preempted, and how they end, wherever they stand."""
 
-from shared.hashing import BLOCK_SIZE, block_hashes, chain_seed
+from shared.hashing import BLOCK_SIZE, chain
 from shared.types import Finished, FinishReason, RejectCode, Rejected, TokenRequest
 from worker.kvcache.cache import KvCache
 from worker.scheduler.backlog import Backlog
@@ -77,8 +77,11 @@ class Lifecycle:
             order=self._order,
             deadline=None if spec.remaining_ms is None else now + spec.remaining_ms / 1000,
             account=self._accounts.get(spec.tenant),
-            chain_seed=chain_seed(
-                model_revision=self._config.model_revision, adapter_digest=digest, salt=spec.tenant.salt
+            chain=chain(
+                model_revision=self._config.model_revision,
+                adapter_digest=digest,
+                salt=spec.tenant.salt,
+                salt_from=spec.tenant.salt_from,
             ),
             adapter=self._residents.adapters.get(digest) if digest else None,
             stop_tokens=frozenset((*eos, *spec.sampling.stop_token_ids)),
@@ -102,7 +105,7 @@ class Lifecycle:
 
     def _sequences(self, request: RequestState) -> list[SequenceState]:
         spec, prompt = request.spec, list(request.spec.prompt_tokens)
-        hashes = list(block_hashes(request.chain_seed, prompt)) if self._config.prefix_cache else []
+        hashes = request.chain.hashes(prompt) if self._config.prefix_cache else []
         limit = longest(spec, self._config)
         return [
             SequenceState(

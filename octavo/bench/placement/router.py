@@ -14,7 +14,7 @@ from router.placement.outputs import OutputMean
 from router.placement.prompt import prompt_marks
 from router.placement.unseen import Unseen
 from router.placement.view import Policy, Want, WorkerView, view_of
-from shared.hashing import chain_seed
+from shared.hashing import chain
 from shared.types import (
     OPEN_TENANT,
     Choice,
@@ -28,7 +28,7 @@ from shared.types import (
     TokenRequest,
 )
 
-SEED = chain_seed(model_revision="simulated")
+SEED = chain(model_revision="simulated")
 MOST_OUTPUTS = 1 << 20  # what callers allow: more than any takes
 
 

@@ -7,7 +7,7 @@ from router.placement import POLICIES
 from router.placement.adapters import adapter_cost, desired_set, to_prefetch
 from router.placement.prompt import prompt_marks
 from router.placement.view import AdapterUse, Share, Want, WorkerView
-from shared.hashing import chain_seed
+from shared.hashing import chain
 
 cost = POLICIES["cost"]
 WANT = Want(key=b"k", prompt_tokens=1_000, choices=1)
@@ -50,10 +50,10 @@ def test_router_case_1_cold_prompts_go_round_by_the_workers_own_counts():
 
 def test_router_cases_18_and_19_neither_a_salt_nor_an_adapter_shares_a_key_or_a_hash_with_another():
     seeds = [
-        chain_seed(model_revision="m"),
-        chain_seed(model_revision="m", salt=b"x"),
-        chain_seed(model_revision="m", adapter_digest=b"x"),
-        chain_seed(model_revision="m", salt=b"y"),
+        chain(model_revision="m"),
+        chain(model_revision="m", salt=b"x"),
+        chain(model_revision="m", adapter_digest=b"x"),
+        chain(model_revision="m", salt=b"y"),
     ]
     marks = [prompt_marks(seed, range(128)) for seed in seeds]
     assert len({mark.key for mark in marks}) == len({mark.hashes for mark in marks}) == 4

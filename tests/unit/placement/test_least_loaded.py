@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 from router.placement import POLICIES
 from router.placement.prompt import prompt_marks
 from router.placement.view import Share, Want, WorkerView
+from shared.hashing import Chain
 
 least_loaded = POLICIES["least_loaded"]
+CHAIN = Chain(seed=b"s")
 WANT = Want(key=b"k", prompt_tokens=10, choices=1)
 COUNTS = st.integers(0, 20)
 
@@ -57,12 +59,12 @@ def test_own_dispatches_that_no_report_covers_are_load():
 def test_router_case_1_cold_prompts_at_concurrency_1_spread_evenly():
     workers = {name: view(name) for name in "abcd"}
     for number in range(102):
-        chosen = least_loaded(list(workers.values()), replace(WANT, key=prompt_marks(b"s", [number]).key))
+        chosen = least_loaded(list(workers.values()), replace(WANT, key=prompt_marks(CHAIN, [number]).key))
         workers[chosen] = replace(workers[chosen], dispatched=workers[chosen].dispatched + 1)
     counts = [worker.dispatched for worker in workers.values()]
     assert max(counts) - min(counts) <= 1
 
 
 def test_router_case_3_two_prompts_of_equal_length_have_different_keys():
-    assert prompt_marks(b"s", [1, 2, 3]).key != prompt_marks(b"s", [1, 2, 4]).key
-    assert prompt_marks(b"s", range(16)).key == prompt_marks(b"s", range(20)).key
+    assert prompt_marks(CHAIN, [1, 2, 3]).key != prompt_marks(CHAIN, [1, 2, 4]).key
+    assert prompt_marks(CHAIN, range(16)).key == prompt_marks(CHAIN, list(range(20))).key
