@@ -1054,6 +1054,7 @@ class AdapterInfo(_message.Message):
     LOADED_UNIX_MS_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     SOURCE_FIELD_NUMBER: _builtins.int
+    LISTED_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     digest: _builtins.bytes
     """32 bytes; empty until it has been read"""
@@ -1068,6 +1069,8 @@ class AdapterInfo(_message.Message):
     error: _builtins.str
     """why it cannot be had, where the last attempt failed"""
     source: _builtins.str
+    listed: _builtins.bool
+    """found in the adapter directory, not loaded by a call"""
     def __init__(
         self,
         *,
@@ -1080,10 +1083,11 @@ class AdapterInfo(_message.Message):
         loaded_unix_ms: _builtins.int = ...,
         error: _builtins.str = ...,
         source: _builtins.str = ...,
+        listed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "digest", b"digest", "error", b"error", "level", b"level", "loaded_unix_ms", b"loaded_unix_ms", "name", b"name", "pinned", b"pinned", "rank", b"rank", "source", b"source"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "digest", b"digest", "error", b"error", "level", b"level", "listed", b"listed", "loaded_unix_ms", b"loaded_unix_ms", "name", b"name", "pinned", b"pinned", "rank", b"rank", "source", b"source"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1358,12 +1362,18 @@ class LoadAdapterRequest(_message.Message):
     SOURCE_FIELD_NUMBER: _builtins.int
     REPLACE_FIELD_NUMBER: _builtins.int
     PIN_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    STAGE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     source: _builtins.str
     """empty: the adapter directory's entry of that name"""
     replace: _builtins.bool
     """otherwise a name that has another version is ALREADY_EXISTS"""
     pin: _builtins.bool
+    digest: _builtins.bytes
+    """Not empty: the version that is meant. What is in memory is not read again; a source that holds another is UNAVAILABLE."""
+    stage: _builtins.bool
+    """Read and check alone: the name means what it did. The version stays in memory for a while, for a call that gives its digest."""
     def __init__(
         self,
         *,
@@ -1371,10 +1381,12 @@ class LoadAdapterRequest(_message.Message):
         source: _builtins.str = ...,
         replace: _builtins.bool = ...,
         pin: _builtins.bool = ...,
+        digest: _builtins.bytes = ...,
+        stage: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "pin", b"pin", "replace", b"replace", "source", b"source"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "name", b"name", "pin", b"pin", "replace", b"replace", "source", b"source", "stage", b"stage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

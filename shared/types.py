@@ -207,7 +207,8 @@ class AdapterInfo:
     """One name of a worker's catalog and the version under it.
 
     `digest` is empty until it has been read. `rank` is the largest of its modules, `bytes` what it takes of host memory.
-    `loaded_unix_ms` is when this version came under this name, `error` why the last attempt to have it failed.
+    `loaded_unix_ms` is when this version came under this name, `error` why the last attempt to have it failed. `listed` ones were found in
+    the adapter directory, the others loaded by a call.
     """
 
     name: str
@@ -219,6 +220,7 @@ class AdapterInfo:
     loaded_unix_ms: int = 0
     error: str = ""
     source: str = ""
+    listed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

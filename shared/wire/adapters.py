@@ -6,9 +6,10 @@ from protos import worker_pb2 as pb
 from shared.types import AdapterInfo, AdapterLevel, AdapterLoad, AdapterState
 
 MAX_NAME = 256  # characters of a canonical name; four bytes each at most
-MAX_ERROR = 1_000  # characters of an entry's error, and of its source, that are told
+MAX_ERROR = 1_000  # characters of an entry's error that are told
+MAX_SOURCE = 4_096  # and of its source
 MOST_LOADS = 800  # adapters in a Load, of at most 54 bytes each
-_STATE_BYTES = 48 << 10  # of entries in a frame; one is at most about 9 KiB
+_STATE_BYTES = 48 << 10  # of entries in a frame; one is at most about 22 KiB: 4 bytes a character
 
 
 def adapter_load_to_pb(load: AdapterLoad) -> pb.AdapterLoad:
@@ -32,7 +33,8 @@ def adapter_info_to_pb(info: AdapterInfo) -> pb.AdapterInfo:
         pinned=info.pinned,
         loaded_unix_ms=info.loaded_unix_ms,
         error=info.error[:MAX_ERROR],
-        source=info.source[:MAX_ERROR],
+        source=info.source[:MAX_SOURCE],
+        listed=info.listed,
     )
 
 
@@ -49,6 +51,7 @@ def adapter_info_from_pb(info: pb.AdapterInfo) -> AdapterInfo:
         loaded_unix_ms=info.loaded_unix_ms,
         error=info.error,
         source=info.source,
+        listed=info.listed,
     )
 
 

@@ -20,6 +20,7 @@ INFOS = st.builds(
     loaded_unix_ms=U64,
     error=st.text(max_size=50),
     source=st.text(max_size=50),
+    listed=st.booleans(),
 )
 STATES = st.builds(
     AdapterState,
