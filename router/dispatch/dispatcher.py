@@ -119,7 +119,7 @@ class Dispatcher:
         self._rates[flight.job.pool].note()
         if not flight.dispatched:
             self._budgets[flight.job.pool].earn()
-        request = flight.token_request(self._clock(), info.numerics_id)
+        request = flight.token_request(self._clock(), info.worker_id, info.numerics_id)
         ticket = link.submit(request, flight, want.share(info.worker_id))
         self._placing.sent(flight, link.member, want)
         flight.sent(ticket, info.worker_id, info.numerics_id)

@@ -28,6 +28,7 @@ from shared.types import (
     AbortReason,
     Choice,
     Finished,
+    RejectCode,
     Rejected,
     Sampling,
     Tenant,
@@ -145,20 +146,25 @@ class Flight:
         """Of the worker that has it or had it last."""
         return self.trail.worker_id
 
-    def token_request(self, now: float, numerics_id: str) -> TokenRequest:
+    def equals(self, worker_id: str, numerics_id: str) -> bool:
+        """Whether this worker, of these numerics, goes on with the tokens so far as the one that made them would."""
+        return bool(self.numerics) and numerics_id == self.numerics and worker_id not in self.trail.unequal
+
+    def token_request(self, now: float, worker_id: str, numerics_id: str) -> TokenRequest:
         """For a worker of these numerics: the choices that have not ended, each from where it is."""
         fresh = self.job.tokens(now)
         if not self.begun:
             return fresh
         going = [choice for choice in fresh.choices if not self.outputs[choice.index].ended]
         choices = tuple(replace(choice, output_tokens=tuple(self._received[choice.index])) for choice in going)
-        same = numerics_id if numerics_id == self.numerics else ""
+        same = numerics_id if self.equals(worker_id, numerics_id) else ""
         return replace(fresh, choices=choices, resumed=True, numerics_id=same)
 
     def sent(self, ticket: Ticket, worker_id: str, numerics_id: str) -> None:
         """It is on its way to a worker."""
         going = [index for index, output in enumerate(self.outputs) if not (self.begun and output.ended)]
-        self.ticket, self._numerics_there, self.dispatched = ticket, numerics_id, True
+        self.ticket, self.dispatched = ticket, True
+        self._numerics_there = "" if worker_id in self.trail.unequal else numerics_id
         self._index_of = dict(zip(ticket.handles, going, strict=True))
         self.trail.sent(worker_id)
         self.be_patient(None)
@@ -229,7 +235,7 @@ class Flight:
         """The first token of this worker's."""
         if not self.begun:
             self.begun, self.numerics = True, self._numerics_there
-        elif self.numerics != self._numerics_there:
+        elif not self.numerics or self.numerics != self._numerics_there:
             self.numerics, self.inexact = "", True
         self.trail.token()
 
@@ -270,7 +276,7 @@ class Flight:
     def rejected(self, rejected: Rejected) -> None:
         """See Sink."""
         if rejected.code in RETRYABLE:
-            self.trail.sent_back()
+            self.trail.other_numerics() if rejected.code is RejectCode.NUMERICS else self.trail.sent_back()
             self._again(rejected.code.value, exhausted(rejected, self.job.request.model))
         else:
             self.fail(refusal(rejected, self.job.request.prompt_param))

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from router.dispatch.flight import Flight
 from router.fleet.link import WorkerLink
+from shared.types import WorkerInfo
 
 
 def eligible(flight: Flight, links: Sequence[WorkerLink], *, exact: bool) -> list[WorkerLink]:
@@ -14,8 +15,12 @@ def eligible(flight: Flight, links: Sequence[WorkerLink], *, exact: bool) -> lis
     free = [link for link in links if link.worker and link.worker.info.worker_id not in flight.trail.avoided]
     if not flight.begun or flight.inexact:
         return free
-    same = [link for link in free if link.worker and link.worker.info.numerics_id == flight.numerics]
+    same = [link for link in free if link.worker and _equals(flight, link.worker.info)]
     return same if same or exact else free
+
+
+def _equals(flight: Flight, info: WorkerInfo) -> bool:
+    return flight.equals(info.worker_id, info.numerics_id)
 
 
 class Returned:

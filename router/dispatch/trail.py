@@ -7,7 +7,8 @@ from router.fleet.stream import Loss
 
 @dataclass(kw_only=True, slots=True)
 class Trail:
-    """`failed` are the workers lost under it since it last got a token, `refused` those that sent it back.
+    """`failed` are the workers lost under it since it last got a token, `refused` those that sent it back,
+    `unequal` those that would not take its outputs as made with their own numbers.
 
     `deaths` counts losses in a row: one after which it got a token elsewhere is forgotten with the next. A request is *poison* when two
     workers in a row were lost under it and nothing else there can have done it; where others had not got a token there either, it goes
@@ -18,6 +19,7 @@ class Trail:
     progressed: bool = False  # it has a token of `worker_id`
     failed: set[str] = field(default_factory=set)
     refused: set[str] = field(default_factory=set)
+    unequal: set[str] = field(default_factory=set)
     deaths: int = 0
     probation: bool = False
     poison: bool = False
@@ -38,6 +40,12 @@ class Trail:
     def sent_back(self) -> None:
         """The worker did not take it, or stops."""
         self.refused.add(self.worker_id)
+
+    def other_numerics(self) -> None:
+        """The worker says that its numbers are others: it may have this as one with others, once."""
+        if self.worker_id in self.unequal:
+            self.refused.add(self.worker_id)
+        self.unequal.add(self.worker_id)
 
     def lost(self, loss: Loss) -> None:
         """The worker is gone."""

@@ -88,6 +88,21 @@ async def test_given_outputs_are_not_sent_again_and_what_follows_is_the_same():
         assert end.output_tokens == 12
 
 
+async def test_outputs_made_with_other_numbers_are_not_taken_as_ones_own():
+    async with fake_worker() as worker, played_router(worker) as router:
+        own = worker.hub.info.numerics_id
+        await router.submit(token_request(1, 1, resumed=True, numerics_id=f"not {own}"))
+        await router.submit(token_request(2, 2, resumed=True, numerics_id=own))
+        await router.submit(token_request(3, 3, resumed=True))
+        await router.finished(2, 3)
+        (reject,) = [wire.reject_from_pb(reject) for reject in router.of("reject")]
+        assert (reject.seq, reject.code, reject.param) == (1, RejectCode.NUMERICS, "numerics_id")
+        assert router.tokens(1) == []
+        load = await router.load(lambda load: load.acked_seq == 3)
+        assert (load.running, load.waiting) == (0, 0)
+        await worker.whole()
+
+
 async def test_logprobs_come_where_they_were_asked_for():
     async with fake_worker() as worker, played_router(worker) as router:
         await router.submit(token_request(1, 1, logprobs=0))

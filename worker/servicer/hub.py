@@ -135,6 +135,11 @@ class Hub:
         """Tokens, with one of output beside them."""
         return self.info.max_model_len - 1
 
+    @property
+    def numerics_id(self) -> str:
+        """See Desk."""
+        return self.info.numerics_id
+
     def submit(self, stream: int, request: TokenRequest) -> None:
         """See Desk."""
         self.engine.submit(stream, request)

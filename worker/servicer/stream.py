@@ -51,6 +51,10 @@ class Desk(Protocol):
     def max_prompt(self) -> int:
         """Tokens; a longer prompt can never run here."""
 
+    @property
+    def numerics_id(self) -> str:
+        """What the worker's numbers are computed with."""
+
     def submit(self, stream: int, request: TokenRequest) -> None:
         """Hand a request to the engine."""
 
@@ -167,6 +171,9 @@ class RouterStream:
         elif partial.longest > most + 1:
             message = f"prompt and given outputs have {partial.longest} tokens, where {most + 1} fit"
             self._refuse(partial, RejectCode.TOO_LONG, message, "choices.output_tokens")
+        elif submit.numerics_id and submit.numerics_id != self._desk.numerics_id:
+            message = "the given outputs were made with other numbers than this worker's"
+            self._refuse(partial, RejectCode.NUMERICS, message, "numerics_id")
         self._ready(partial)
 
     def _ready(self, partial: Partial) -> None:
