@@ -60,6 +60,7 @@ def info_of(entry: Entry) -> AdapterInfo:
         loaded_unix_ms=entry.loaded_unix_ms,
         error=str(entry.error) if entry.error else "",
         source=entry.source,
+        listed=entry.signature is not None,
     )
 
 

@@ -16,6 +16,7 @@ from worker.adapters.errors import AdapterInvalid, AdapterMemory, AdapterNotFoun
 from worker.adapters.jobs import JobThread, Urgency
 from worker.adapters.names import checked
 from worker.adapters.sources import located
+from worker.adapters.staged import Staged
 from worker.adapters.version import AdapterParts, Version
 
 _LOG = logging.getLogger("octavo.worker")
@@ -56,6 +57,7 @@ class Library:
         wall_clock: Callable[[], float] = time.time,
     ):
         self.catalog = Catalog(parts.host_bytes)
+        self.staged = Staged(self.catalog)
         self.reads = 0  # attempts so far
         self.unloaded: dict[str, Signature] = {}
         self._parts = parts
@@ -75,26 +77,54 @@ class Library:
         """End the thread; whether it ended in time."""
         for task in list(self._reading.values()):
             task.cancel()
+        self.staged.close()
         return await asyncio.to_thread(self._thread.stop, timeout)
 
     # ---- by name
 
-    async def load(self, name: str, source: str, *, replace: bool, pin: bool) -> AdapterInfo:
-        """Have the name mean what the source holds now. Raises AlreadyExists where it means something else and is not to be replaced,
-        AdapterNotFound, AdapterInvalid (and what is under it), AdapterMemory; then nothing has changed."""
+    async def load(
+        self, name: str, source: str, *, replace: bool, pin: bool, digest: bytes = b"", stage: bool = False
+    ) -> AdapterInfo:
+        """Have the name mean what the source holds now. With `digest` that version: without a read, where it is in memory. With `stage` it
+        is read and kept for a while, and the name means what it did.
+
+        Raises AlreadyExists where it means something else and is not to be replaced, AdapterVersionUnavailable where the source holds
+        another version than `digest`, AdapterNotFound, AdapterInvalid (and what is under it), AdapterMemory; then nothing has changed.
+        """
         checked(name)
         async with self._locks.setdefault(name, asyncio.Lock()):
             new = Entry(name=name, source=source) if source else self.entry_of(await self._find(name))
-            version = await self._read(new.source, Urgency.NOW)
-            entry = self.catalog.entries.get(name)
-            if entry is not None and entry.held is not None and entry.held.digest != version.digest and not replace:
-                raise AlreadyExists(f"adapter {name!r} is loaded with another version", param="name")
+            version = await self._wanted(new.source, digest)
+            self._check_free(name, version, replace=replace)
             if pin:
                 self._check_pins(self.catalog.versions.get(version.digest))
+            if stage:
+                return self._stage(new, version)
             self._bind(name, new, version)
+            self.staged.drop(version.digest)
             if pin:
                 self._pin(self.catalog.entries[name], True)
             return info_of(self.catalog.entries[name])
+
+    async def _wanted(self, source: str, digest: bytes) -> Version:
+        held = self.catalog.version(digest) if digest else None
+        if held is not None and held.version is not None:
+            return held.version
+        version = await self._read(source, Urgency.NOW)
+        if digest and version.digest != digest:
+            raise AdapterVersionUnavailable(f"{source[:300]} holds another version now", param="source")
+        return version
+
+    def _check_free(self, name: str, version: Version, *, replace: bool) -> None:
+        entry = self.catalog.entries.get(name)
+        if entry is not None and entry.held is not None and entry.held.digest != version.digest and not replace:
+            raise AlreadyExists(f"adapter {name!r} is loaded with another version", param="name")
+
+    def _stage(self, new: Entry, version: Version) -> AdapterInfo:
+        held = self.catalog.admit(version, new.source)
+        self.staged.keep(held)
+        new.held = held
+        return info_of(new)
 
     async def unload(self, name: str) -> None:
         """The name means nothing from now on. What runs or waits on its version does so to its end; then its memory goes."""

@@ -103,7 +103,14 @@ class WorkerServicer(pb_grpc.WorkerServicer):
         """Answers when the adapter has been read and checked."""
         library = await self._adapters(context)
         try:
-            info = await library.load(request.name, request.source, replace=request.replace, pin=request.pin)
+            info = await library.load(
+                request.name,
+                request.source,
+                replace=request.replace,
+                pin=request.pin,
+                digest=request.digest,
+                stage=request.stage,
+            )
         except OctavoError as error:
             await rpc.abort(context, error)
         return adapter_info_to_pb(info)
