@@ -17,6 +17,7 @@ from router.fleet.tokenizers import default_cache
 from router.placement import LOOKS_AT_PREFIXES
 from router.tenancy.admission import Admission, OpenAdmission
 from router.tenancy.metrics import TenantMetrics
+from router.tenancy.records import PrefixRecord
 
 
 async def start_service(
@@ -28,12 +29,13 @@ async def start_service(
     cache: Path | None = None,
     admission: Admission | None = None,
     tenants: CollectorRegistry | None = None,
+    prefixes: Callable[[], Sequence[PrefixRecord]] = tuple,
     clock: Callable[[], float] = time.monotonic,
 ) -> RouterService:
     """A service over the workers at `targets` (host:port), which may come and go. Close it with `aclose`.
 
-    `admission` lets requests in (by default all); `tenants` gets the metrics that name them. `cache` is where tokenizers are kept (by
-    default $OCTAVO_CACHE/tokenizers). To be called in the loop that serves.
+    `admission` lets requests in (by default all); `tenants` gets the metrics that name them; `prefixes` gives the public ones. `cache` is
+    where tokenizers are kept (by default $OCTAVO_CACHE/tokenizers). To be called in the loop that serves.
     """
     settings = dispatch or DispatchSettings()
     metrics = router_metrics.build(registry)
@@ -55,4 +57,5 @@ async def start_service(
         clock=clock,
         admission=admission or OpenAdmission(),
         tenants=TenantMetrics(tenants or CollectorRegistry()),
+        prefixes=prefixes,
     )

@@ -119,7 +119,12 @@ async def _serve(settings: RouterConfig, tenants: Tenancy, stop: Stop, registry:
     dispatch = DispatchSettings(policy=settings.policy, resume=settings.resume)
     named = CollectorRegistry()  # metrics that name tenants
     service = await start_service(
-        settings.workers, registry=registry, dispatch=dispatch, admission=tenants.admission, tenants=named
+        settings.workers,
+        registry=registry,
+        dispatch=dispatch,
+        admission=tenants.admission,
+        tenants=named,
+        prefixes=tenants.prefixes,
     )
     gate = Gate(service, timeout=settings.request_timeout or None, authenticator=tenants.authenticator)
     try:

@@ -45,7 +45,8 @@ def _add_apply(actions: Any) -> None:
     )
 
 
-def _text(name: str) -> str:
+def text_of(name: str) -> str:
+    """A file's text, or what comes on standard input for `-`. Raises InvalidRequest where it is none."""
     try:
         return sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -55,7 +56,7 @@ def _text(name: str) -> str:
 def _apply(arguments: argparse.Namespace) -> int:
     from router.tenancy.document import tenants_from_yaml
 
-    tenants = tenants_from_yaml(_text(arguments.file))
+    tenants = tenants_from_yaml(text_of(arguments.file))
     on_store(arguments.store, lambda store: store.put_tenants(tenants, actor=actor()), make=True)
     for tenant in tenants:
         print(tenant.name)

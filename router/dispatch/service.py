@@ -3,6 +3,7 @@
 import asyncio
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from router.adapters.names import Meant, Names
 from router.adapters.operator import Operator
@@ -11,6 +12,7 @@ from router.dispatch.dispatcher import Dispatcher
 from router.dispatch.ends import VERSION_GONE
 from router.dispatch.flight import Flight, Job
 from router.dispatch.generation import RoutedGeneration
+from router.dispatch.prefixes import PublicPrefixes
 from router.dispatch.settings import DispatchSettings
 from router.dispatch.validate import bad_words, check_prompt, resolve_sampling, stop_tokens
 from router.fleet.fleet import Fleet, Pool
@@ -21,12 +23,14 @@ from router.service import Generation, ModelCard
 from router.tenancy.admission import Admission, Reservation
 from router.tenancy.caller import OPEN_CALLER, Caller
 from router.tenancy.metrics import TenantMetrics
+from router.tenancy.records import PrefixRecord
 from router.tenancy.turnstile import Turnstile
 from router.text import stops
 from router.text.output import OutputSpec
 from router.text.threads import TextThreads
 from shared.errors import DeadlineExceeded, InvalidRequest, OctavoError
 from shared.hashing import chain
+from shared.types import Tenant
 
 _REPLACED = 3  # times that a request begins again
 _TOLD_WITHIN = 0.05  # seconds in which a worker tells what a name means now
@@ -49,6 +53,7 @@ class RouterService:
         clock: Callable[[], float],
         admission: Admission,
         tenants: TenantMetrics,
+        prefixes: Callable[[], Sequence[PrefixRecord]],
     ):
         self._fleet = fleet
         self._names = Names(fleet)
@@ -60,6 +65,7 @@ class RouterService:
         self._admission = admission
         self._tenants = tenants
         self._threads = TextThreads()
+        self._prefixes = PublicPrefixes(prefixes, self._threads)
         self._turns = Turnstile(ADMITTED_AT_ONCE)
 
     async def generate(self, request: GenerateRequest) -> Generation:
@@ -152,10 +158,12 @@ class RouterService:
         words = await self._bad_words(request, pool)
         check_prompt(prompt, pool, request.prompt_param)
         digest = adapter.seed if adapter else b""
-        tenant = request.tenant
-        linked = chain(model_revision=pool.key.revision, adapter_digest=digest, salt=tenant.salt)
+        tenant = await self._salted(request.tenant, pool, prompt)
+        linked = chain(
+            model_revision=pool.key.revision, adapter_digest=digest, salt=tenant.salt, salt_from=tenant.salt_from
+        )
         marks = await self._threads.marks(linked, prompt)
-        job = self._job(request, meant, prompt, words, marks, arrived)
+        job = self._job(request, meant, tenant, prompt, words, marks, arrived)
         account = Accounted(self._dispatcher, self._tenants)
         flight = Flight(job=job, observer=account, max_unread=self._settings.max_unread)
         reservation = account.reservation = await self._reserve(flight)
@@ -184,6 +192,10 @@ class RouterService:
         kept = request.truncate_prompt_tokens
         return tokens if kept is None else tokens[-kept:]
 
+    async def _salted(self, tenant: Tenant, pool: Pool, prompt: Sequence[int]) -> Tenant:
+        """With the place from which its salt counts. Who has no salt shares all with all that have none."""
+        return replace(tenant, salt_from=await self._prefixes.length(pool, prompt)) if tenant.salt else tenant
+
     async def _bad_words(self, request: GenerateRequest, pool: Pool) -> tuple[tuple[int, ...], ...]:
         """Tokens of the bad words given as text."""
         strings = request.sampling.bad_word_strings
@@ -193,6 +205,7 @@ class RouterService:
         self,
         request: GenerateRequest,
         meant: Meant,
+        tenant: Tenant,
         prompt: Sequence[int],
         words: tuple[tuple[int, ...], ...],
         marks: PromptMarks,
@@ -208,7 +221,7 @@ class RouterService:
         return Job(
             id=uuid.uuid4().hex,
             request=request,
-            tenant=request.tenant,
+            tenant=tenant,
             pool=pool.key,
             prompt=prompt,
             sampling=resolve_sampling(request, prompt, pool, words),

@@ -1,4 +1,5 @@
-"""What the store keeps, as frozen records: tenants, keys, adapters, and the books. Times are Unix seconds, of the host's wall clock.
+"""What the store keeps, as frozen records: tenants, keys, adapters, public prefixes, and the books. Times are Unix seconds, of the host's
+wall clock.
 
 Whoever makes a record checks it (`__post_init__` raises InvalidRequest naming the field), so that what the store holds is right.
 """
@@ -22,6 +23,7 @@ _PATTERN = re.compile(r"[!-~]{1,256}")
 _MOST_PATTERNS = 1_024
 _MOST_LABELS = 32
 _MOST_WEIGHT = 1_000_000.0
+_MOST_PREFIX = 1 << 18  # characters of a public prefix
 
 
 def _require(ok: bool, param: str, message: str) -> None:
@@ -148,6 +150,30 @@ class AdapterRecord:
     def canonical(self) -> str:
         """Its name on the wire: `name`, or `tenant/name`."""
         return f"{self.tenant}/{self.name}" if self.tenant else self.name
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PrefixRecord:
+    """A public prefix, which the operator registered: prompts that begin with all of it share what is cached of it, whosever they are.
+
+    One of `text` (how a prompt begins) and `system` (a chat's system message, its first) is given; `models` are patterns of the served
+    names that it is for.
+    """
+
+    name: str
+    text: str = ""
+    system: str = ""
+    models: tuple[str, ...] = ("*",)
+    created: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Raises InvalidRequest naming the first field that is out of range."""
+        check_name(self.name, "name")
+        _require(bool(self.text) != bool(self.system), "text", "or system must be given, and not both")
+        fits = len(self.text) + len(self.system) <= _MOST_PREFIX
+        _require(fits, "text" if self.text else "system", f"may have {_MOST_PREFIX} characters")
+        _require(0 < len(self.models) <= _MOST_PATTERNS, "models", f"takes 1 to {_MOST_PATTERNS} patterns")
+        _require(all(map(_PATTERN.fullmatch, self.models)), "models", "must be names, in which * and ? match any")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,6 +1,6 @@
 """Puts tenancy together: open where there is no store, and with keys, limits and a ledger where there is one."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +8,7 @@ from pathlib import Path
 from router.tenancy.admission import Admission, OpenAdmission
 from router.tenancy.keyring import Authenticator, Keyring, OpenAuthenticator
 from router.tenancy.quotas import Quotas
+from router.tenancy.records import PrefixRecord
 from router.tenancy.sqlite.store import SqliteStore
 from router.tenancy.store import Store
 
@@ -25,6 +26,10 @@ class Tenancy:
     def open(self) -> bool:
         """Whether everyone is let in now, whatever they send."""
         return self.keyring is None or not self.keyring.snapshot.tenancy
+
+    def prefixes(self) -> Sequence[PrefixRecord]:
+        """The public prefixes as they are now."""
+        return () if self.keyring is None else self.keyring.snapshot.prefixes
 
 
 @asynccontextmanager

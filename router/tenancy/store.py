@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from router.tenancy.rates import Rates
-from router.tenancy.records import AdapterRecord, AuditRecord, Charge, KeyRecord, Limits, TenantRecord
+from router.tenancy.records import AdapterRecord, AuditRecord, Charge, KeyRecord, Limits, PrefixRecord, TenantRecord
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,6 +24,7 @@ class Snapshot:
     tenants: tuple[TenantRecord, ...] = ()
     keys: tuple[KeyRecord, ...] = ()
     adapters: tuple[AdapterRecord, ...] = ()
+    prefixes: tuple[PrefixRecord, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,7 +117,7 @@ class UsageTotal:
 
 
 class Directory(Protocol):
-    """Tenants, keys and adapters. Changes name their `actor`, and stand in the audit log by the same step."""
+    """Tenants, keys, adapters and public prefixes. Changes name their `actor`, and stand in the audit log by the same step."""
 
     async def revision(self) -> int:
         """Grows with each change of what a Snapshot holds."""
@@ -140,6 +141,12 @@ class Directory(Protocol):
         """Make or replace it. Raises NotFound (no such tenant)."""
 
     async def delete_adapter(self, tenant: str, name: str, *, actor: str) -> None:
+        """Raises NotFound."""
+
+    async def put_prefix(self, prefix: PrefixRecord, *, actor: str) -> None:
+        """Make or replace it. Raises InvalidRequest where there are as many as routers look for."""
+
+    async def delete_prefix(self, name: str, *, actor: str) -> None:
         """Raises NotFound."""
 
     async def note(self, record: AuditRecord) -> None:

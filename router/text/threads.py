@@ -56,6 +56,10 @@ class TextThreads:
 
         return await loop.run_in_executor(self._pool, contained(work))
 
+    async def run(self, work: Callable[[], T]) -> T:
+        """What `work` gives, in a thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
     async def bad_words(self, text: ModelText, strings: Sequence[str], *, param: str) -> tuple[tuple[int, ...], ...]:
         """`badwords.spellings` in a thread; no strings need none."""
         if not strings:

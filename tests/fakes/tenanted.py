@@ -70,7 +70,7 @@ async def tenanted(
         tenancy = await stack.enter_async_context(over(store))
         service = await start_service(
             targets, registry=registry, link=QUICK, dispatch=DispatchSettings(**dispatch), cache=path / "cache",
-            admission=tenancy.admission, tenants=named,
+            admission=tenancy.admission, tenants=named, prefixes=tenancy.prefixes,
         )  # fmt: skip
         stack.push_async_callback(service.aclose)
         gate = Gate(service, authenticator=tenancy.authenticator)

@@ -1,14 +1,16 @@
-"""Steps on tenants, keys, adapters and the audit log. Each is done inside one transaction."""
+"""Steps on tenants, keys, adapters, public prefixes and the audit log. Each is done inside one transaction."""
 
 import secrets
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import replace
 
-from router.tenancy.records import AdapterRecord, AuditRecord, KeyRecord, TenantRecord
+from router.tenancy.records import AdapterRecord, AuditRecord, KeyRecord, PrefixRecord, TenantRecord
 from router.tenancy.sqlite import rows
 from router.tenancy.store import Snapshot
-from shared.errors import AlreadyExists, NotFound
+from shared.errors import AlreadyExists, InvalidRequest, NotFound
+
+MOST_PREFIXES = 256  # each is looked for in every prompt
 
 _MARKS = "(?, ?, ?, ?, ?, ?, ?, ?)"
 
@@ -28,6 +30,9 @@ def snapshot(db: sqlite3.Connection) -> Snapshot:
         keys=tuple(map(rows.key_from_row, db.execute(f"SELECT {rows.KEY} FROM keys ORDER BY tenant, name"))),
         adapters=tuple(
             map(rows.adapter_from_row, db.execute(f"SELECT {rows.ADAPTER} FROM adapters ORDER BY tenant, name"))
+        ),
+        prefixes=tuple(
+            rows.prefix_from_text(text) for (text,) in db.execute("SELECT body FROM prefixes ORDER BY name")
         ),
     )
 
@@ -86,6 +91,23 @@ def delete_adapter(db: sqlite3.Connection, tenant: str, name: str, actor: str, n
     query = "DELETE FROM adapters WHERE tenant = ? AND name = ?"
     _delete(db, query, (tenant, name), f"no adapter {name!r}")
     _changed(db, actor, "adapter.delete", f"{tenant}/{name}" if tenant else name, "", now)
+
+
+def put_prefix(db: sqlite3.Connection, prefix: PrefixRecord, actor: str, now: float) -> None:
+    """See Directory."""
+    db.execute("INSERT OR REPLACE INTO prefixes VALUES (?, ?)", (prefix.name, rows.prefix_to_text(prefix)))
+    (count,) = db.execute("SELECT COUNT(*) FROM prefixes").fetchone()
+    if count > MOST_PREFIXES:
+        raise InvalidRequest(f"there may be {MOST_PREFIXES} public prefixes", param="name")
+    kind, size = ("system", len(prefix.system)) if prefix.system else ("text", len(prefix.text))
+    detail = f"{size} characters of {kind}, models {','.join(prefix.models)}"
+    _changed(db, actor, "prefix.put", prefix.name, detail, now)
+
+
+def delete_prefix(db: sqlite3.Connection, name: str, actor: str, now: float) -> None:
+    """See Directory."""
+    _delete(db, "DELETE FROM prefixes WHERE name = ?", (name,), f"no public prefix {name!r}")
+    _changed(db, actor, "prefix.delete", name, "", now)
 
 
 def note(db: sqlite3.Connection, record: AuditRecord) -> None:

@@ -1,10 +1,19 @@
-"""Records to rows and back. A tenant is one JSON text, so that its fields can grow."""
+"""Records to rows and back. A tenant is one JSON text, and so is a public prefix: their fields can grow."""
 
 import json
 from dataclasses import asdict
 from typing import Any
 
-from router.tenancy.records import AdapterRecord, AuditRecord, Charge, KeyRecord, Limits, Scope, TenantRecord
+from router.tenancy.records import (
+    AdapterRecord,
+    AuditRecord,
+    Charge,
+    KeyRecord,
+    Limits,
+    PrefixRecord,
+    Scope,
+    TenantRecord,
+)
 
 Row = tuple[Any, ...]
 
@@ -57,6 +66,17 @@ def adapter_from_row(row: Row) -> AdapterRecord:
     """From the order of ADAPTER."""
     tenant, name, source, digest, pinned, created = row
     return AdapterRecord(tenant=tenant, name=name, source=source, digest=digest, pinned=bool(pinned), created=created)
+
+
+def prefix_to_text(prefix: PrefixRecord) -> str:
+    """All of it."""
+    return json.dumps(asdict(prefix))
+
+
+def prefix_from_text(text: str) -> PrefixRecord:
+    """As it was written."""
+    fields = json.loads(text)
+    return PrefixRecord(**{**fields, "models": tuple(fields["models"])})
 
 
 def charge_from_row(row: Row) -> Charge:

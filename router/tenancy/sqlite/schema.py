@@ -6,7 +6,7 @@ import secrets
 import sqlite3
 from pathlib import Path
 
-VERSION = 1
+VERSION = 2
 BUSY_SECONDS = 10.0  # how long a writer waits for another process's step
 
 # `spent`: what a tenant used of one quantity in one slice of time. A slice's row is taken over, `SLOTS` slices later, by another.
@@ -50,6 +50,11 @@ CREATE TRIGGER audit_stands BEFORE UPDATE ON audit BEGIN SELECT RAISE(ABORT, 'th
 """
 
 
+# What each version has that the one before had not.
+_PREFIXES = "CREATE TABLE prefixes (name TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID"
+_ADDED = {2: _PREFIXES}
+
+
 class WrongVersion(ValueError):
     """The database was made by another version of this program."""
 
@@ -73,17 +78,27 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def _make(db: sqlite3.Connection) -> None:
-    """The tables, unless they are there. Two processes may come at once: the second finds them."""
-    (version,) = db.execute("PRAGMA user_version").fetchone()
-    if version == 0:
+    """The tables, unless they are there; those of an earlier version get what they lack. Of two processes, the second finds it done."""
+    if _version(db) < VERSION:
         db.execute("BEGIN IMMEDIATE")
-        (version,) = db.execute("PRAGMA user_version").fetchone()
-        if version == 0:
-            _create(db)
-            version = VERSION
+        _bring_up(db, _version(db))
         db.execute("COMMIT")
-    if version != VERSION:
-        raise WrongVersion(f"the store has version {version}; this program needs {VERSION}")
+    if _version(db) != VERSION:
+        raise WrongVersion(f"the store has version {_version(db)}; this program needs {VERSION}")
+
+
+def _version(db: sqlite3.Connection) -> int:
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    return int(version)
+
+
+def _bring_up(db: sqlite3.Connection, version: int) -> None:
+    if version == 0:
+        _create(db)
+        version = 1
+    for later in range(version + 1, VERSION + 1):
+        db.execute(_ADDED[later])
+    db.execute(f"PRAGMA user_version = {max(version, VERSION)}")
 
 
 def _create(db: sqlite3.Connection) -> None:
@@ -95,4 +110,3 @@ def _create(db: sqlite3.Connection) -> None:
             statement = ""
     first = {"revision": 1, "tenancy": 0, "secret": secrets.token_bytes(32)}
     db.executemany("INSERT INTO meta VALUES (?, ?)", first.items())
-    db.execute(f"PRAGMA user_version = {VERSION}")

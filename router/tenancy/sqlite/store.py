@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from router.tenancy.records import AdapterRecord, AuditRecord, KeyRecord, TenantRecord
+from router.tenancy.records import AdapterRecord, AuditRecord, KeyRecord, PrefixRecord, TenantRecord
 from router.tenancy.sqlite import books, directory, schema
 from router.tenancy.sqlite.thread import StoreThread
 from router.tenancy.store import (
@@ -64,6 +64,14 @@ class SqliteStore:
     async def delete_adapter(self, tenant: str, name: str, *, actor: str) -> None:
         """See Directory."""
         await self._writer.do(lambda db: directory.delete_adapter(db, tenant, name, actor, self._clock()))
+
+    async def put_prefix(self, prefix: PrefixRecord, *, actor: str) -> None:
+        """See Directory."""
+        await self._writer.do(lambda db: directory.put_prefix(db, prefix, actor, self._clock()))
+
+    async def delete_prefix(self, name: str, *, actor: str) -> None:
+        """See Directory."""
+        await self._writer.do(lambda db: directory.delete_prefix(db, name, actor, self._clock()))
 
     async def note(self, record: AuditRecord) -> None:
         """See Directory."""

@@ -1,0 +1,46 @@
+"""`octavo prefix` on a store, as an operator runs it."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from octavo.cli.main import main
+from octavo.cli.stored import STORE_ENV
+
+
+@pytest.fixture(autouse=True)
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "tenants.db"
+    monkeypatch.setenv(STORE_ENV, str(path))
+    return path
+
+
+def test_prefixes_are_put_listed_and_deleted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system = tmp_path / "system.txt"
+    system.write_text("You are a clerk.\n")
+    assert main(["prefix", "put", "clerk", "--system", str(system), "--model", "tiny", "big-*"]) == 0
+    monkeypatch.setattr("sys.stdin", io.StringIO("Once upon a time\n"))
+    assert main(["prefix", "put", "tale", "--text", "-"]) == 0
+    capsys.readouterr()
+    assert main(["prefix", "list", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert [{name: each[name] for name in each if name != "created"} for each in listed] == [
+        {"name": "clerk", "system": "You are a clerk.", "models": ["tiny", "big-*"]},
+        {"name": "tale", "text": "Once upon a time\n", "models": ["*"]},
+    ]
+    assert main(["prefix", "list"]) == 0
+    table = [line.split()[:4] for line in capsys.readouterr().out.splitlines()]
+    assert table[1:] == [["clerk", "system", "16", "tiny,big-*"], ["tale", "text", "17", "*"]]
+    assert main(["prefix", "delete", "tale"]) == 0
+    assert main(["prefix", "delete", "tale"]) == 1
+    assert "no public prefix 'tale'" in capsys.readouterr().err
+
+
+def test_a_prefix_is_a_system_message_or_a_text(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["prefix", "put", "clerk"])
+    assert "required" in capsys.readouterr().err
