@@ -9,8 +9,8 @@ import aiohttp
 from octavo.bench import load, machine, metrics
 from octavo.bench.workload import Workload
 from octavo.supervise.stack import Stack, StackConfig
-from octavo.supervise.supervised import Report
 from shared.errors import Internal
+from shared.supervise.supervised import Report
 
 LEAST_REQUESTS = 8
 ROUNDS = 4  # requests of each client, where their number is not given

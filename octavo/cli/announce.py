@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Protocol
 
 from octavo.supervise.stack import Endpoints
-from octavo.supervise.supervised import Report
+from shared.supervise.supervised import Report
 
 
 class Announcer(Report, Protocol):

@@ -12,8 +12,8 @@ from octavo.cli.announce import Announcer, Json, Text
 from octavo.cli.arguments import real, whole
 from octavo.cli.pull import fetched
 from octavo.supervise.stack import Stack, StackConfig, free_ports
-from octavo.supervise.supervised import StartFailed
 from router.bind import Exposed, check_open
+from shared.supervise.supervised import StartFailed
 
 DEFAULTS = StackConfig(model="", served_name="")
 MOST_PORT = (1 << 16) - 1

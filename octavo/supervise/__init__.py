@@ -1,1 +1,1 @@
-"""Workers and a router as child processes: started, watched, restarted, drained, never left behind."""
+"""A stack on this machine: workers, and the router before them, as supervised children."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from octavo.supervise.ports import is_free, port_of, with_port
-from octavo.supervise.process import Command, Event
-from octavo.supervise.supervised import Report, Supervised
+from shared.supervise.process import Command, Event
+from shared.supervise.supervised import Report, Supervised
 
 LOOPBACK = "127.0.0.1"
 SPARE_SECONDS = 5.0  # beyond a child's own drain, before it is killed

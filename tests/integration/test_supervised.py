@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from octavo.supervise import supervised
 from octavo.supervise.ports import port_of
-from octavo.supervise.process import Command, Event
-from octavo.supervise.supervised import StartFailed, Supervised, delay_before
+from shared.supervise import supervised
+from shared.supervise.process import Command, Event
+from shared.supervise.supervised import StartFailed, Supervised, delay_before
 from tests.fakes.report import Told
 from tests.fakes.scripted_worker import until
 
@@ -105,7 +105,7 @@ async def test_lines_of_any_length_and_lines_that_are_no_events_go_to_the_log() 
 async def test_a_child_whose_supervisor_was_killed_ends_by_itself(mode: str) -> None:
     script = (
         "import asyncio, sys\n"
-        "from octavo.supervise.process import Command, Process\n"
+        "from shared.supervise.process import Command, Process\n"
         "async def main():\n"
         f"    command = Command(module='scripted_child', arguments=({mode!r}, '0'), orphan_seconds=0.2)\n"
         "    child = await Process.start(command, lambda event: print(child.pid, flush=True), lambda line: None)\n"

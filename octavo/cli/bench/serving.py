@@ -45,8 +45,8 @@ async def on_server_or_demo(
     from octavo.bench.serving import served
     from octavo.cli.pull import fetched
     from octavo.supervise.stack import StackConfig
-    from octavo.supervise.supervised import StartFailed
     from shared.errors import Internal
+    from shared.supervise.supervised import StartFailed
 
     if url:
         return await measure(url)

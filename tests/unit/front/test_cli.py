@@ -9,8 +9,8 @@ import pytest
 from octavo.cli import main as cli
 from octavo.cli.announce import curl
 from octavo.cli.serve import served_name
-from octavo.supervise.process import as_event
 from octavo.supervise.stack import StackConfig, router_command, shared_out, worker_command
+from shared.supervise.process import as_event
 
 CONFIG = StackConfig(model="/models/m", served_name="m", worker_arguments=("--max-running", "4", "--threads", "7"))
 

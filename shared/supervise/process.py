@@ -60,7 +60,7 @@ class Process:
     ) -> "Process":
         """Raises OSError where no process can be made."""
         # -P: a folder called `worker` or `router` where the user stands is not ours.
-        prefix = (sys.executable, "-P", "-m", "octavo.supervise.child", str(command.orphan_seconds), command.module)
+        prefix = (sys.executable, "-P", "-m", "shared.supervise.child", str(command.orphan_seconds), command.module)
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(
             *prefix, *command.arguments, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True

@@ -1,6 +1,6 @@
 """What a supervised child runs: the module it is told to, and a guard that ends it when its supervisor is gone.
 
-    python -P -m octavo.supervise.child SECONDS MODULE ARGUMENTS...
+    python -P -m shared.supervise.child SECONDS MODULE ARGUMENTS...
 
 Standard input is a pipe of which the supervisor holds the other end and into which it never writes. It ends when the
 supervisor does, however that ended: the child then drains as on SIGTERM, and is gone after SECONDS.

@@ -3,9 +3,9 @@
 import asyncio
 import signal
 from collections.abc import Callable
-from typing import Protocol
+from typing import Literal, Protocol
 
-from octavo.supervise.process import Command, Event, Process
+from shared.supervise.process import Command, Event, Process
 
 FIRST_DELAY = 0.5  # seconds before the first restart; doubles with each one in a row
 LONGEST_DELAY = 30.0
@@ -26,7 +26,7 @@ class Report(Protocol):
 
 
 class StartFailed(Exception):
-    """A child ended before it was ever ready. `status` is its exit status, negative where a signal killed it."""
+    """A child ended before it was ever up. `status` is its exit status, negative where a signal killed it."""
 
     def __init__(self, name: str, status: int, line: str):
         super().__init__(line or f"{name} ended with {outcome(status)} and said nothing")
@@ -50,11 +50,19 @@ class Supervised:
     """Keeps one child running.
 
     `command` makes each run's command from what the first run said when it listened (None before), so that a restarted child
-    comes back at the same address.
+    comes back at the same address. One that ends before it has said `up` was never any good, and is not started again.
     """
 
-    def __init__(self, name: str, command: Callable[[Event | None], Command], report: Report):
+    def __init__(
+        self,
+        name: str,
+        command: Callable[[Event | None], Command],
+        report: Report,
+        *,
+        up: Literal["listening", "ready"] = "ready",
+    ):
         self.name = name
+        self._up = up
         self._command = command
         self._report = report
         self._process: Process | None = None
@@ -91,14 +99,14 @@ class Supervised:
             self._process = None
 
     async def run(self) -> None:
-        """Returns once it was told to stop and the child has ended. Raises StartFailed where it was never ready."""
+        """Returns once it was told to stop and the child has ended. Raises StartFailed where it was never up."""
         loop = asyncio.get_running_loop()
         while not self._stop.is_set():
             began = loop.time()
             status, line = await self._run_once()
             if self._stop.is_set():
                 return
-            if not self.ready.done():
+            if not (self.listening if self._up == "listening" else self.ready).done():
                 raise StartFailed(self.name, status, line)
             self._failures = 0 if loop.time() - began >= STEADY_SECONDS else self._failures
             await self._pause(status)
