@@ -132,7 +132,9 @@ class KeyRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AdapterRecord:
-    """An adapter that the operator or a tenant registered. `tenant` is empty where all see it; `digest` is what was loaded last."""
+    """An adapter that the operator or a tenant loaded at run time, at every worker that serves `model`. `tenant` is empty where all see it;
+    `digest` is the version that its name means, empty where that is whichever its source holds.
+    """
 
     name: str
     source: str
@@ -140,6 +142,7 @@ class AdapterRecord:
     digest: bytes = b""
     pinned: bool = False
     created: float = 0.0
+    model: str = ""
 
     def __post_init__(self) -> None:
         """Raises InvalidRequest naming the first field that is out of range."""

@@ -80,7 +80,7 @@ def put_adapter(db: sqlite3.Connection, adapter: AdapterRecord, actor: str, now:
     if adapter.tenant:
         _require_tenant(db, adapter.tenant)
     db.execute(
-        f"INSERT OR REPLACE INTO adapters ({rows.ADAPTER}) VALUES (?, ?, ?, ?, ?, ?)", rows.adapter_to_row(adapter)
+        f"INSERT OR REPLACE INTO adapters ({rows.ADAPTER}) VALUES (?, ?, ?, ?, ?, ?, ?)", rows.adapter_to_row(adapter)
     )
     detail = f"source {adapter.source}, digest {adapter.digest.hex()}, pinned {adapter.pinned}"
     _changed(db, actor, "adapter.put", adapter.canonical, detail, now)

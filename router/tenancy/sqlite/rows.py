@@ -18,7 +18,7 @@ from router.tenancy.records import (
 Row = tuple[Any, ...]
 
 KEY = "prefix, tenant, name, salt, digest, scopes, created, expires"
-ADAPTER = "tenant, name, source, digest, pinned, created"
+ADAPTER = "tenant, name, source, digest, pinned, created, model"
 CHARGE = "id, tenant, key, model, adapter, prompt_tokens, cached_tokens, output_tokens, finish, worker, started, time"
 AUDIT = "time, actor, action, subject, detail"
 
@@ -59,13 +59,14 @@ def key_from_row(row: Row) -> KeyRecord:
 
 def adapter_to_row(adapter: AdapterRecord) -> Row:
     """In the order of ADAPTER."""
-    return (adapter.tenant, adapter.name, adapter.source, adapter.digest, int(adapter.pinned), adapter.created)
+    record = adapter
+    return (record.tenant, record.name, record.source, record.digest, int(record.pinned), record.created, record.model)
 
 
 def adapter_from_row(row: Row) -> AdapterRecord:
     """From the order of ADAPTER."""
-    tenant, name, source, digest, pinned, created = row
-    return AdapterRecord(tenant=tenant, name=name, source=source, digest=digest, pinned=bool(pinned), created=created)
+    fields = dict(zip(ADAPTER.split(", "), row, strict=True))
+    return AdapterRecord(**{**fields, "pinned": bool(fields["pinned"])})
 
 
 def prefix_to_text(prefix: PrefixRecord) -> str:

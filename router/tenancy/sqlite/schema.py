@@ -6,7 +6,7 @@ import secrets
 import sqlite3
 from pathlib import Path
 
-VERSION = 2
+VERSION = 3
 BUSY_SECONDS = 10.0  # how long a writer waits for another process's step
 
 # `spent`: what a tenant used of one quantity in one slice of time. A slice's row is taken over, `SLOTS` slices later, by another.
@@ -52,7 +52,8 @@ CREATE TRIGGER audit_stands BEFORE UPDATE ON audit BEGIN SELECT RAISE(ABORT, 'th
 
 # What each version has that the one before had not.
 _PREFIXES = "CREATE TABLE prefixes (name TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID"
-_ADDED = {2: _PREFIXES}
+_MODEL = "ALTER TABLE adapters ADD COLUMN model TEXT NOT NULL DEFAULT ''"
+_ADDED = {2: _PREFIXES, 3: _MODEL}
 
 
 class WrongVersion(ValueError):

@@ -147,6 +147,17 @@ async def test_several_tenants_are_put_all_or_none(store: SqliteStore, tmp_path:
     assert await store.audit() == []
 
 
+async def test_an_adapter_is_kept_as_it_was_put(store: SqliteStore) -> None:
+    await add(store, "acme")
+    own = AdapterRecord(
+        name="poet", source="/a", tenant="acme", digest=b"d" * 32, pinned=True, created=NOW, model="tiny"
+    )
+    shared = AdapterRecord(name="poet", source="poet")
+    for record in (own, shared):
+        await store.put_adapter(record, actor="root")
+    assert (await store.snapshot()).adapters == (shared, own)
+
+
 async def test_a_deleted_tenant_takes_keys_and_adapters_along(store: SqliteStore) -> None:
     await add(store, "acme")
     await add(store, "other")

@@ -72,6 +72,7 @@ async def test_a_store_of_the_version_before_gets_what_it_lacks_and_keeps_what_i
     await store.aclose()
     with sqlite3.connect(path) as old:
         old.execute("DROP TABLE prefixes")
+        old.execute("ALTER TABLE adapters DROP COLUMN model")
         old.execute("PRAGMA user_version = 1")
     old.close()
     again = SqliteStore(path)
