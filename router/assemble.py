@@ -11,6 +11,7 @@ from router import metrics as router_metrics
 from router.dispatch import RouterService
 from router.dispatch.dispatcher import Dispatcher
 from router.dispatch.settings import DispatchSettings
+from router.fleet.discovery import Where, where
 from router.fleet.fleet import Fleet
 from router.fleet.settings import LinkSettings
 from router.fleet.tokenizers import default_cache
@@ -21,7 +22,7 @@ from router.tenancy.records import PrefixRecord
 
 
 async def start_service(
-    targets: Sequence[str],
+    targets: Sequence[str] | Where,
     *,
     registry: CollectorRegistry,
     dispatch: DispatchSettings | None = None,
@@ -32,7 +33,7 @@ async def start_service(
     prefixes: Callable[[], Sequence[PrefixRecord]] = tuple,
     clock: Callable[[], float] = time.monotonic,
 ) -> RouterService:
-    """A service over the workers at `targets` (host:port), which may come and go. Close it with `aclose`.
+    """A service over the workers at `targets`: host:port or dns:///name:port each, or whatever tells of them. Close it with `aclose`.
 
     `admission` lets requests in (by default all); `tenants` gets the metrics that name them; `prefixes` gives the public ones. `cache` is
     where tokenizers are kept (by default $OCTAVO_CACHE/tokenizers). To be called in the loop that serves.
@@ -40,7 +41,7 @@ async def start_service(
     settings = dispatch or DispatchSettings()
     metrics = router_metrics.build(registry)
     fleet = Fleet(
-        targets,
+        targets if isinstance(targets, Where) else where(targets),
         settings=link or LinkSettings(),
         clock=clock,
         cache=cache or default_cache(os.environ),

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from router.fleet.targets import check_target
 from shared.config import ByteSize
 
 ENV_PREFIX = "OCTAVO_ROUTER_"
@@ -28,7 +29,15 @@ class RouterConfig:
     host: str = field(default="127.0.0.1", metadata=_help("address to listen on"))
     http_port: int = field(default=8000, metadata=_help("port of the HTTP API; 0 takes a free one"))
     grpc_port: int = field(default=50051, metadata=_help("port of the gRPC API; 0 takes a free one"))
-    workers: tuple[str, ...] = field(default=(), metadata=_help("host:port of every worker"))
+    workers: tuple[str, ...] = field(
+        default=(),
+        metadata=_help(
+            "host:port of every worker; dns:///name:port: every address of a name, looked up again and again"
+        ),
+    )
+    workers_file: Path | None = field(
+        default=None, metadata=_help("a file of workers, host:port a line, read again as it changes")
+    )
     policy: Literal["cost", "least_loaded", "round_robin", "session"] = field(
         default="cost", metadata=_help("which worker gets a request")
     )
@@ -69,11 +78,14 @@ class RouterConfig:
         for name in ("http_port", "grpc_port"):
             _check(0 <= getattr(self, name) < 1 << 16, f"{name} must be from 0 to 65535")
         _check(self.http_port != self.grpc_port or self.http_port == 0, "http_port and grpc_port must differ")
-        _check(bool(self.workers), "workers must name at least one host:port")
+        _check(
+            bool(self.workers or self.workers_file), "workers must name at least one host:port, or workers_file a file"
+        )
         for target in self.workers:
-            host, _, port = target.rpartition(":")
-            _check(bool(host) and port.isdecimal(), f"workers: {target!r} is not host:port")
-            _check(0 < int(port) < 1 << 16, f"workers: the port of {target!r} must be from 1 to 65535")
+            try:
+                check_target(target)
+            except ValueError as error:
+                raise ValueError(f"workers: {error}") from None
         _check(self.max_body_bytes >= 1024, "max_body_bytes must be at least 1024")
         for name in ("head_seconds", "body_seconds"):
             _check(0 < getattr(self, name) < math.inf, f"{name} must be finite and positive")

@@ -27,6 +27,7 @@ from router.edge.http import server as http_server
 from router.edge.http.app import make_app
 from router.edge.http.connection import Limits
 from router.edge.http.server import DESCRIPTORS_KEPT
+from router.fleet.discovery import where
 from router.tenancy.sqlite.schema import WrongVersion
 from router.tenancy.start import Tenancy, tenancy
 from shared import config, telemetry
@@ -119,7 +120,7 @@ async def _serve(settings: RouterConfig, tenants: Tenancy, stop: Stop, registry:
     dispatch = DispatchSettings(policy=settings.policy, resume=settings.resume)
     named = CollectorRegistry()  # metrics that name tenants
     service = await start_service(
-        settings.workers,
+        where(settings.workers, settings.workers_file),
         registry=registry,
         dispatch=dispatch,
         admission=tenants.admission,

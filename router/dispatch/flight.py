@@ -283,8 +283,12 @@ class Flight:
 
     def lost(self, loss: Loss) -> None:
         """See Sink."""
-        self.trail.lost(loss)
-        self._go_on("lost", errors.Unavailable(loss.message, retry_after=RETRY_AFTER))
+        if loss.expected:
+            self.trail.sent_back()
+        else:
+            self.trail.lost(loss)
+        reason = "drained" if loss.expected else "lost"
+        self._go_on(reason, errors.Unavailable(loss.message, retry_after=RETRY_AFTER))
 
     def _go_on(self, reason: str, otherwise: errors.OctavoError) -> None:
         """Have what has not ended go on elsewhere; nothing may be left of it."""

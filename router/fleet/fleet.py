@@ -1,6 +1,5 @@
-"""All workers of the static list, and the pools that the live ones form."""
+"""All workers, and the pools that the live ones form."""
 
-import asyncio
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -9,7 +8,9 @@ from pathlib import Path
 
 from prometheus_client import Gauge
 
+from router.fleet.discovery import Where
 from router.fleet.link import LinkContext, LinkState, WorkerLink
+from router.fleet.roster import Roster
 from router.fleet.settings import LinkSettings
 from router.fleet.tokenizers import TokenizerStore
 from router.placement.index import KvIndex
@@ -62,11 +63,11 @@ def _everything(name: str) -> bool:
 
 
 class Fleet:
-    """Links to every target. `listen` once; the listener hears of a pool whenever room in it may have opened or closed."""
+    """Links to every target. `start` once; the listener hears of a pool whenever room in it may have opened or closed."""
 
     def __init__(
         self,
-        targets: Sequence[str],
+        where: Where,
         *,
         settings: LinkSettings,
         clock: Callable[[], float],
@@ -84,28 +85,33 @@ class Fleet:
             owner=self,
             index=self.index if kv_events else None,
         )
-        self.links = [WorkerLink(target, context) for target in targets]
+        self._roster = Roster(
+            where,
+            make=lambda target: WorkerLink(target, context),
+            gone=self._gone,
+            clock=clock,
+            gauge=workers_gauge,
+        )
         self._clock = clock
         self._settle_by = clock() + settings.settle_within
         self._settled = False
-        self._gauge = workers_gauge
         self._listener: Callable[[PoolKey], None] = _no_listener
         self._created: dict[str, int] = {}  # served name -> Unix seconds when first seen
         self._keys: dict[WorkerLink, PoolKey] = {}  # the last known
-        self._states = dict.fromkeys(self.links, LinkState.DOWN)
-        for state in LinkState:
-            self._gauge.labels(state.value).set(0)
-        self._gauge.labels(LinkState.DOWN.value).set(len(self.links))
+
+    @property
+    def links(self) -> Sequence[WorkerLink]:
+        """To every target that there is now, or that still has work."""
+        return self._roster.links
 
     def start(self, listener: Callable[[PoolKey], None]) -> None:
         """Begin to connect to all."""
         self._listener = listener
-        for link in self.links:
-            link.start()
+        self._roster.start()
 
     async def aclose(self) -> None:
         """Cut every stream."""
-        await asyncio.gather(*(link.aclose() for link in self.links))
+        await self._roster.aclose()
 
     def joined(self, link: WorkerLink) -> None:
         """See LinkOwner. A newcomer's turn count begins at the least of its pool, so that it is not sent everything at first."""
@@ -119,9 +125,13 @@ class Fleet:
 
     def changed(self, link: WorkerLink) -> None:
         """See LinkOwner."""
-        self._note_state(link)
-        if link in self._keys:
-            self._listener(self._keys[link])
+        key = self._keys.get(link)
+        self._roster.note(link)
+        if key is not None:
+            self._listener(key)
+
+    def _gone(self, link: WorkerLink) -> None:
+        self._keys.pop(link, None)
 
     def alone(self, link: WorkerLink) -> bool:
         """See LinkOwner."""
@@ -139,7 +149,8 @@ class Fleet:
         part of them would send all its work there."""
         now = self._clock()
         if not self._settled:
-            self._settled = now >= self._settle_by or all(link.settled for link in self.links)
+            known = self._roster.complete and all(link.settled for link in self.links)
+            self._settled = known or now >= self._settle_by
         return self._settled and any(
             link.state(now) in (LinkState.READY, LinkState.BROKEN) and _reported(link) for link in self.links
         )
@@ -197,14 +208,6 @@ class Fleet:
             eos_token_ids=workers[0].info.eos_token_ids,
             workers=len(workers),
         )
-
-    def _note_state(self, link: WorkerLink) -> None:
-        """Keep the gauge; most calls change nothing, and cost nothing."""
-        state, before = link.state(self._clock()), self._states[link]
-        if state is not before:
-            self._states[link] = state
-            self._gauge.labels(before.value).dec()
-            self._gauge.labels(state.value).inc()
 
 
 def _reported(link: WorkerLink) -> bool:

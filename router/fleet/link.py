@@ -1,4 +1,4 @@
-"""The link to one target of the static list: connects for ever, and keeps one stream alive while the worker there lives."""
+"""The link to one target: connects for ever, and keeps one stream alive while the worker there lives."""
 
 import asyncio
 import logging
@@ -96,6 +96,7 @@ class WorkerLink:
         self.breaker = Breaker(context.settings)
         self.had_adapters: frozenset[str] = frozenset()  # names that were here when the last stream ended
         self.settled = False  # it has been connected, or could not be
+        self.retired = False  # its target has vanished: it gets nothing new
         self._context = context
         self._last_id = ""
         self._hung = False
@@ -123,7 +124,7 @@ class WorkerLink:
         stream = self.worker.stream
         if stream.liveness.hung():
             return LinkState.HUNG
-        if stream.draining or (stream.liveness.load is not None and stream.liveness.load.draining):
+        if self.retired or stream.draining or (stream.liveness.load is not None and stream.liveness.load.draining):
             return LinkState.DRAINING
         if stream.liveness.suspect(now):
             return LinkState.SUSPECT
@@ -149,6 +150,11 @@ class WorkerLink:
         if state is LinkState.BROKEN:
             return self.breaker.allows(now) or self._context.owner.alone(self)
         return state is LinkState.READY
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing runs there for this router."""
+        return self.worker is None or self.worker.stream.open_requests == 0
 
     @property
     def member(self) -> Member | None:

@@ -24,10 +24,14 @@ from shared.wire.adapters import adapter_state_from_pb
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Loss:
-    """A worker is gone, or as good as gone; `suspects` are the requests there that had no token from it: one of them may be why."""
+    """A worker is gone, or as good as gone; `suspects` are the requests there that had no token from it: one of them may be why.
+
+    None is where it was `expected`: the worker had said that it would stop.
+    """
 
     message: str
     suspects: int
+    expected: bool = False
 
 
 class Sink(Protocol):
@@ -144,8 +148,9 @@ class WorkerStream:
     def lose(self, message: str) -> None:
         """End every open request as lost."""
         tickets = list(self._by_seq.values())
-        loss = Loss(message=message, suspects=sum(not ticket.progressed for ticket in tickets))
-        if tickets:
+        suspects = sum(not ticket.progressed for ticket in tickets)
+        loss = Loss(message=message, suspects=suspects, expected=self.draining)
+        if tickets and not self.draining:
             self._breaker.failed(self._clock())
         for ticket in tickets:
             if self._by_seq.get(ticket.seq) is ticket:  # an earlier sink may have closed it

@@ -1,6 +1,6 @@
 """A router's inside over real streams, with a clock that the test moves."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry
 from router.assemble import start_service
 from router.dispatch import RouterService
 from router.dispatch.settings import DispatchSettings
+from router.fleet.discovery import Where
 from router.fleet.settings import LinkSettings
 from router.request import GenerateRequest, Piece, SamplingOptions, TokenPrompt
 from router.service import Generation
@@ -40,13 +41,12 @@ class Router:
 
 @asynccontextmanager
 async def running_router(
-    *targets: str | ScriptedWorker, tmp_path: Path, link: LinkSettings = QUICK, **dispatch: Any
+    *targets: str | ScriptedWorker | Where, tmp_path: Path, link: LinkSettings = QUICK, **dispatch: Any
 ) -> AsyncIterator[Router]:
     """A router over these workers, ready for none in particular. Where nobody can take what a worker lost, it fails at once."""
     clock, registry = FakeClock(), CollectorRegistry()
-    addresses = [target if isinstance(target, str) else target.target for target in targets]
     service = await start_service(
-        addresses,
+        _places(targets),
         registry=registry,
         link=link,
         dispatch=DispatchSettings(**({"resume_wait": 0.0} | dispatch)),
@@ -57,6 +57,13 @@ async def running_router(
         yield Router(service=service, clock=clock, registry=registry)
     finally:
         await service.aclose()
+
+
+def _places(targets: Sequence[str | ScriptedWorker | Where]) -> Sequence[str] | Where:
+    first = targets[0] if targets else None
+    if isinstance(first, Where):
+        return first
+    return [target.target if isinstance(target, ScriptedWorker) else str(target) for target in targets]
 
 
 def request(*tokens: int, **changes: Any) -> GenerateRequest:

@@ -151,6 +151,7 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServicer):
         script: Script | None = None,
         bundle: TokenizerBundle | None = None,
         first_load: Load | None = None,
+        host: str = "127.0.0.1",
         port: int = 0,
         adapters: Sequence[AdapterInfo] = (),
         **info: Any,
@@ -159,6 +160,7 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServicer):
         self.info = worker_info(self.bundle, **info)
         self.script = script
         self.first_load = first_load or load_report()
+        self.host = host
         self.port = port
         self.adapters = {
             each.name: each for each in adapters
@@ -174,7 +176,7 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServicer):
     async def __aenter__(self) -> "ScriptedWorker":
         server = rpc.server(receive_limit=rpc.INTERNAL_RECEIVE_LIMIT)
         worker_pb2_grpc.add_WorkerServicer_to_server(self, server)
-        self.port = server.add_insecure_port(f"127.0.0.1:{self.port}")
+        self.port = server.add_insecure_port(f"{self.host}:{self.port}")
         await server.start()
         self._server = server
         return self
@@ -190,7 +192,7 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServicer):
 
     @property
     def target(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        return f"{self.host}:{self.port}"
 
     @property
     def now(self) -> Conversation:
