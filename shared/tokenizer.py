@@ -1,21 +1,26 @@
 """A model's tokenizer as plain files with a digest: what a worker publishes and a router loads. Imports no torch, no transformers."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
+
+from shared.decoder import Rules, read_rules
 
 TOKENIZER_JSON = "tokenizer.json"
+CONFIGURATIONS = ("special_tokens_map.json", "tokenizer_config.json")  # the later one wins
 FILE_NAMES = (
     TOKENIZER_JSON,
-    "tokenizer_config.json",
-    "special_tokens_map.json",
+    *CONFIGURATIONS,
     "added_tokens.json",
     "chat_template.jinja",
     "generation_config.json",
 )
 DIGEST_BYTES = 16
+MAX_BYTES = 256 << 20  # of all files, which routers fetch
 
 
 class TokenizerFilesError(ValueError):
@@ -68,3 +73,33 @@ def digest(files: Mapping[str, bytes]) -> str:
             state.update(len(field).to_bytes(8, "little"))
             state.update(field)
     return state.hexdigest()
+
+
+def json_object(files: Mapping[str, bytes], name: str) -> dict[str, Any]:
+    """The object in a file; an empty one where that is missing or holds something else. Raises TokenizerFilesError for what is no JSON."""
+    try:
+        loaded = json.loads(files.get(name, b"{}"))
+    except (ValueError, RecursionError) as error:
+        raise TokenizerFilesError(f"{name}: expected JSON: {error}") from error
+    return loaded if isinstance(loaded, dict) else {}
+
+
+def decoder_rules(files: Mapping[str, bytes]) -> Rules:
+    """How the tokenizer's tokens are spelled. Raises TokenizerFilesError naming what of tokenizer.json is not served."""
+    try:
+        return read_rules(json_object(files, TOKENIZER_JSON).get("decoder"))
+    except (AttributeError, LookupError, TypeError, RecursionError, ValueError) as error:
+        raise TokenizerFilesError(f"{TOKENIZER_JSON}: {error}") from error
+
+
+def check_servable(files: Mapping[str, bytes]) -> None:
+    """Raises TokenizerFilesError naming the file that no router could load: they would all turn away, and its worker serve nobody.
+
+    Whether the tokenizers library takes tokenizer.json is not looked at here.
+    """
+    total = sum(map(len, files.values()))
+    if total > MAX_BYTES:
+        raise TokenizerFilesError(f"the tokenizer's files are larger than {MAX_BYTES} bytes: {total}")
+    decoder_rules(files)
+    for name in CONFIGURATIONS:
+        json_object(files, name)

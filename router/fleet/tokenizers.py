@@ -11,11 +11,9 @@ from pathlib import Path
 from protos import worker_pb2 as pb
 from router.text import tokenizer
 from router.text.tokenizer import ModelText
-from shared.tokenizer import TokenizerBundle
+from shared.tokenizer import MAX_BYTES, TokenizerBundle
 
 log = logging.getLogger(__name__)
-
-MAX_BYTES = 256 << 20
 
 Fetch = Callable[[], Awaitable[Mapping[str, bytes]]]
 

@@ -4,25 +4,19 @@ transformers would load the same files, but imports torch wherever torch is inst
 tokenizer.json is the whole truth about text.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from tokenizers import Tokenizer
 
 from router.request import ChatPrompt, Prompt, TextPrompt, TokenPrompt
 from router.text.template_process import TemplateProcess
-from router.text.vocabulary import Vocabulary, read_rules, specials_of
+from router.text.vocabulary import Vocabulary, specials_of
 from shared.errors import InvalidRequest, RequestTooLarge
+from shared.tokenizer import CONFIGURATIONS, TOKENIZER_JSON, decoder_rules, json_object
 
 MAX_CHARACTERS = 1 << 20  # of a prompt's text, before tokenizing
 _NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-
-
-def _load_json(files: Mapping[str, bytes], name: str) -> dict[str, Any]:
-    loaded = json.loads(files.get(name, b"{}"))
-    return loaded if isinstance(loaded, dict) else {}
 
 
 def _spelling(value: object) -> str | None:
@@ -33,7 +27,7 @@ def _spelling(value: object) -> str | None:
 
 
 def _special_names(files: Mapping[str, bytes]) -> dict[str, str]:
-    merged = _load_json(files, "special_tokens_map.json") | _load_json(files, "tokenizer_config.json")
+    merged = {key: value for name in CONFIGURATIONS for key, value in json_object(files, name).items()}
     spelled = {name: _spelling(merged.get(name)) for name in _NAMES}
     return {name: text for name, text in spelled.items() if text is not None}
 
@@ -42,7 +36,7 @@ def _template_source(files: Mapping[str, bytes]) -> str | None:
     """What is not UTF-8 is marked as such: where it matters, the model will not have been trained on it."""
     if "chat_template.jinja" in files:
         return files["chat_template.jinja"].decode("utf-8", "replace")
-    given = _load_json(files, "tokenizer_config.json").get("chat_template")
+    given = json_object(files, "tokenizer_config.json").get("chat_template")
     if isinstance(given, list):  # several, named
         named = (entry for entry in given if isinstance(entry, Mapping) and entry.get("name") == "default")
         given = next((entry.get("template") for entry in named), None)
@@ -99,11 +93,10 @@ def _check_size(characters: int, param: str) -> None:
 
 def load(files: Mapping[str, bytes]) -> ModelText:
     """The tokenizer of a bundle's files. Raises ValueError naming what is missing or not supported."""
-    if "tokenizer.json" not in files:
+    if TOKENIZER_JSON not in files:
         raise ValueError("the tokenizer has no tokenizer.json")
-    text = files["tokenizer.json"].decode()
-    rules = read_rules(json.loads(text).get("decoder"))
-    tokenizer = _parsed(text)
+    rules = decoder_rules(files)
+    tokenizer = _parsed(files[TOKENIZER_JSON].decode())
     tokenizer.no_truncation()
     tokenizer.no_padding()
     vocabulary = Vocabulary(tokenizer=tokenizer, rules=rules, special=specials_of(tokenizer))

@@ -1,7 +1,9 @@
 """`octavo serve` as a process: how it starts, what it restarts, how it ends, what it leaves behind."""
 
 import asyncio
+import json
 import os
+import shutil
 import signal
 import socket
 from collections.abc import Iterator
@@ -137,3 +139,15 @@ def test_what_can_never_start_ends_with_the_workers_own_line(
         assert notice is not None, serve.said()
         assert line in notice["text"]
         assert "Traceback" not in serve.said()
+
+
+def test_a_tokenizer_that_no_router_serves_ends_the_command_by_its_step(tiny_model: Path, tmp_path: Path) -> None:
+    model = Path(shutil.copytree(tiny_model, tmp_path / "model"))
+    path = model / "tokenizer.json"
+    decoder = {"type": "WordPiece", "prefix": "##", "cleanup": True}
+    path.write_text(json.dumps({**json.loads(path.read_bytes()), "decoder": decoder}))
+    serve = Serve(str(model), "--port", "0", "--grpc-port", "0", worker_arguments=SMALL)
+    with _killed_at_the_end(serve):
+        assert serve.wait() == 1, serve.said()
+        assert serve.told("notice", "cannot serve model: "), serve.said()
+        assert "tokenizer.json: decoder of kind ['WordPiece']" in serve.said()

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from shared.tokenizer import TokenizerBundle
+from shared.tokenizer import TokenizerBundle, TokenizerFilesError, check_servable
 from worker.models.checkpoint import Checkpoint
 from worker.sources.cache import cache_directory
 from worker.sources.errors import SourceError
@@ -30,12 +30,19 @@ def open_checkpoint(path_or_id: str, *, cache: Path | None = None) -> Source:
     Weights are mapped, not read (but for their digest, the first time). Raises SourceError, which says what is wrong where.
     """
     path = _locate(path_or_id)
-    kept = cache or cache_directory()
+    checkpoint, tokenizer = _opened(path, cache or cache_directory())
+    try:
+        check_servable(tokenizer.files)
+    except TokenizerFilesError as error:
+        raise SourceError(f"{path}: {error}") from error
+    return Source(path=path, checkpoint=checkpoint, tokenizer=tokenizer)
+
+
+def _opened(path: Path, cache: Path) -> tuple[Checkpoint, TokenizerBundle]:
     if path.is_dir():
-        return Source(path=path, checkpoint=DirectoryCheckpoint(path, kept), tokenizer=directory_tokenizer(path))
+        return DirectoryCheckpoint(path, cache), directory_tokenizer(path)
     if path.suffix == ".gguf":
-        checkpoint, tokenizer = open_gguf(path, kept)
-        return Source(path=path, checkpoint=checkpoint, tokenizer=tokenizer)
+        return open_gguf(path, cache)
     raise SourceError(f"{path}: expected a Hugging Face directory or a .gguf file")
 
 

@@ -295,3 +295,36 @@ def test_a_tokenizer_that_no_router_could_load_is_refused_by_its_file(copied: Pa
     (copied / "tokenizer.json").write_bytes(content)
     with pytest.raises(SourceError, match=r"tokenizer\.json"):
         open_checkpoint(str(copied))
+
+
+def _beside_bytes(step: dict[str, object]) -> dict[str, object]:
+    return {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, step]}
+
+
+@pytest.mark.parametrize(
+    ("decoder", "step"),
+    [
+        (None, "none"),
+        ({"type": "WordPiece", "prefix": "##", "cleanup": True}, "WordPiece"),
+        ({"type": "BPEDecoder", "suffix": "</w>"}, "BPEDecoder"),
+        ({"type": "CTC", "pad_token": "<pad>", "word_delimiter_token": "|", "cleanup": True}, "CTC"),
+        (_beside_bytes({"type": "WordPiece", "prefix": "#", "cleanup": True}), "WordPiece"),
+        (_beside_bytes({"type": "Replace", "pattern": {"Regex": "a+"}, "content": ""}), "Replace"),
+    ],
+    ids=str,
+)
+def test_a_decoder_that_routers_do_not_serve_is_refused_by_its_step(copied: Path, decoder: object, step: str) -> None:
+    path = copied / "tokenizer.json"
+    path.write_text(json.dumps({**json.loads(path.read_bytes()), "decoder": decoder}))
+    with pytest.raises(SourceError, match=rf"tokenizer\.json: .*decoder.*{step}|tokenizer\.json: .*{step}.*decoder"):
+        open_checkpoint(str(copied))
+
+
+@pytest.mark.parametrize("name", ["tokenizer_config.json", "special_tokens_map.json"])
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[" * 100_000])
+def test_a_tokenizers_configuration_that_is_no_json_is_refused_by_its_file(
+    copied: Path, name: str, content: bytes
+) -> None:
+    (copied / name).write_bytes(content)
+    with pytest.raises(SourceError, match=name):
+        open_checkpoint(str(copied))

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders
 
 from router.text.tokenizer import load
-from router.text.vocabulary import UnsupportedDecoder, Vocabulary, byte_alphabet, read_rules
+from router.text.vocabulary import Vocabulary, byte_alphabet
+from shared.decoder import UnsupportedDecoder, read_rules
 from tests.fakes import tiny_tokenizers
 
 KINDS = {
