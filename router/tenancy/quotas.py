@@ -24,6 +24,7 @@ _QUANTITIES = {
     "prompt_tokens_per_minute": "prompt tokens per minute",
     "output_tokens_per_minute": "output tokens per minute",
     "concurrent_requests": "requests at once",
+    "resident_adapters": "resident adapters",
 }
 
 

@@ -138,7 +138,7 @@ class Directory(Protocol):
         """It is no more. Raises NotFound."""
 
     async def put_adapter(self, adapter: AdapterRecord, *, actor: str) -> None:
-        """Make or replace it. Raises NotFound (no such tenant)."""
+        """Make or replace it. Raises NotFound (no such tenant), RateLimited where the tenant has as many resident as it may."""
 
     async def delete_adapter(self, tenant: str, name: str, *, actor: str) -> None:
         """Raises NotFound."""

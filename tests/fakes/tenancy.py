@@ -28,14 +28,16 @@ async def add(
     return key.text
 
 
-def wanted(charge_id: str, *, prompt: int = 1, output: int = 1, of: str = "acme", **limits: Any) -> Wanted:
+def wanted(
+    charge_id: str, *, prompt: int = 1, output: int = 1, of: str = "acme", adapter: str = "", **limits: Any
+) -> Wanted:
     """A request's wish, under `limits`."""
     return Wanted(
         charge_id=charge_id,
         tenant=of,
         key="main",
         model="tiny",
-        adapter="",
+        adapter=adapter,
         limits=Limits(**limits),
         prompt_tokens=prompt,
         output_tokens=output,

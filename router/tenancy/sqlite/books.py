@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from router.tenancy.sqlite import rows, spending
+from router.tenancy.sqlite.residents import HELD_SECONDS, full
 from router.tenancy.sqlite.spending import OUTPUT, PROMPT, REQUESTS, Standing
 from router.tenancy.store import Granted, Refused, Renewal, Settlement, UsageLine, UsageQuery, UsageTotal, Wanted
 
 LEASE_SECONDS = 10.0  # after its last renewal, a reservation is taken for lost
-HELD_SECONDS = 1.0  # when to ask again, where what is missing is held by requests that run: none knows when they end
 SWEPT = 500  # reservations of one step
 
 _LEASE = "INSERT INTO leases VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
@@ -77,6 +77,8 @@ def _refusal(
     most = wanted.limits.concurrent_requests
     if most is not None and stands.live >= most:
         waits["concurrent_requests"] = HELD_SECONDS
+    if full(db, wanted.tenant, wanted.adapter, wanted.limits.resident_adapters, now):
+        waits["resident_adapters"] = HELD_SECONDS
     if not waits:
         return None
     limit_name = max(waits, key=lambda name: waits[name])

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from router.tenancy.records import AdapterRecord, AuditRecord, KeyRecord, PrefixRecord, TenantRecord
 from router.tenancy.sqlite import rows
+from router.tenancy.sqlite.residents import HELD_SECONDS, full
 from router.tenancy.store import Snapshot
-from shared.errors import AlreadyExists, InvalidRequest, NotFound
+from shared.errors import AlreadyExists, InvalidRequest, NotFound, RateLimited
 
 MOST_PREFIXES = 256  # each is looked for in every prompt
 
@@ -78,7 +79,7 @@ def revoke_key(db: sqlite3.Connection, tenant: str, name: str, actor: str, now: 
 def put_adapter(db: sqlite3.Connection, adapter: AdapterRecord, actor: str, now: float) -> None:
     """See Directory."""
     if adapter.tenant:
-        _require_tenant(db, adapter.tenant)
+        _require_room(db, _require_tenant(db, adapter.tenant), adapter.canonical, now)
     db.execute(
         f"INSERT OR REPLACE INTO adapters ({rows.ADAPTER}) VALUES (?, ?, ?, ?, ?, ?, ?)", rows.adapter_to_row(adapter)
     )
@@ -132,9 +133,20 @@ def _tenant(db: sqlite3.Connection, name: str) -> TenantRecord | None:
     return rows.tenant_from_text(row[0]) if row else None
 
 
-def _require_tenant(db: sqlite3.Connection, name: str) -> None:
-    if _tenant(db, name) is None:
+def _require_tenant(db: sqlite3.Connection, name: str) -> TenantRecord:
+    found = _tenant(db, name)
+    if found is None:
         raise NotFound(f"no tenant {name!r}", param="tenant")
+    return found
+
+
+def _require_room(db: sqlite3.Connection, tenant: TenantRecord, adapter: str, now: float) -> None:
+    most = tenant.limits.resident_adapters
+    if full(db, tenant.name, adapter, most, now):
+        message = (
+            f"the limit of {most} resident adapters is reached: unload one, or wait until none of its requests runs"
+        )
+        raise RateLimited(message, retry_after=HELD_SECONDS)
 
 
 def _delete(db: sqlite3.Connection, query: str, values: tuple[str, ...], missing: str) -> None:

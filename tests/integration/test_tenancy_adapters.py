@@ -1,0 +1,33 @@
+"""A tenant's limit of resident adapters, from its client's side."""
+
+from functools import partial
+from pathlib import Path
+
+from tests.fakes import adapters as fakes
+from tests.fakes.engine import fake_worker
+from tests.fakes.scripted_worker import until
+from tests.fakes.tenancy import add
+from tests.fakes.tenanted import tenanted
+
+
+async def test_a_request_for_one_adapter_too_many_is_429_and_names_the_limit(tmp_path: Path) -> None:
+    root = tmp_path / "adapters"
+    for seed, name in enumerate(("one", "two")):
+        fakes.write(root / "acme" / name, seed=seed)
+    parts = partial(fakes.parts, slots=2, directory=root)
+    async with fake_worker(adapters=parts) as worker, tenanted(tmp_path, worker.target) as router:
+        key = await add(router.store, "acme", resident_adapters=1)
+        await router.known()
+        worker.gate.hold()
+        body = {"model": "one", "prompt": [5, 6, 7], "max_tokens": 4, "stream": True, "ignore_eos": True}
+        headers = {"Authorization": f"Bearer {key}"}
+        async with router.http.stream("POST", "/v1/completions", json=body, headers=headers) as running:
+            await until(lambda: worker.gate.waiting, "the first request to run")
+            refused = await router.post(key, model="two")
+            assert refused.status_code == 429
+            assert refused.headers["retry-after"] == "1"
+            assert "the limit of 1 resident adapters is reached" in refused.json()["error"]["message"]
+            worker.gate.open()
+            assert running.status_code == 200
+            assert [line async for line in running.aiter_lines()][-2] == "data: [DONE]"
+        assert (await router.post(key, model="two")).status_code == 200
