@@ -118,6 +118,12 @@ def _calls(
     }
 
 
+def read(threads: int, *, repeats: int = _REPEATS, seconds: float = _SECONDS, size: int = READ_BYTES) -> Rate:
+    """Bytes a second that memory gives, alone."""
+    with _threads(threads), torch.inference_mode():
+        return _rate(size, _read(size), repeats, seconds)
+
+
 def limits(rates: dict[str, Rate]) -> Limits:
     """The medians. The packed rate is the best one seen, ours or the library's: a slow kernel of ours must not lower the bar."""
     packed = max(rates[name].median for name in ("plain", "onednn", "backend") if name in rates)

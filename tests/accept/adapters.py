@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 
-from tests.accept import adapter_churn
+from tests.accept import adapter_churn, adapter_figures
 from tests.accept.run import Line, accept, tests
 
 BESIDE = "tests/integration/test_worker_adapters_beside.py"
@@ -14,6 +14,11 @@ LINES = (
         number="1",
         claim="Tokens equal transformers + peft, merged: 12 adapters, alone and mixed, cached, preempted, on three families",
         show=tests("tests/e2e/test_judge_adapters.py", "tests/e2e/test_worker_adapters.py"),
+    ),
+    Line(
+        number="2",
+        claim="Throughput kept beside the bound: 1/1, 128/16 and 200/200; batches without adapters cost nothing; 24 on 16 is no cliff",
+        show=adapter_figures.show,
     ),
     Line(
         number="3",

@@ -1,8 +1,8 @@
-"""`octavo bench`: figures of servers, of the engine alone, of its kernels, of the peers beside them, and of placement."""
+"""`octavo bench`: figures of servers, of the engine alone, of its kernels, of adapters, of the peers beside them, and of placement."""
 
 from typing import Any
 
-from octavo.cli.bench import engine, hf, intrusion, kernels, peers, placement, serving, sweep, tenancy
+from octavo.cli.bench import adapters, engine, hf, intrusion, kernels, peers, placement, serving, sweep, tenancy
 
 
 def add(commands: Any) -> None:
@@ -11,5 +11,5 @@ def add(commands: Any) -> None:
         "bench", help="measure throughput and latency", description="Measure throughput and latency, as JSON."
     )
     kinds = parser.add_subparsers(title="kinds", metavar="KIND", required=True)
-    for kind in (serving, intrusion, engine, kernels, sweep, peers, hf, tenancy, placement):
+    for kind in (serving, intrusion, engine, kernels, sweep, adapters, peers, hf, tenancy, placement):
         kind.add(kinds)

@@ -1,0 +1,1 @@
+"""What adapters cost: the engine alone, with many of them and with none, in turns."""
