@@ -57,5 +57,5 @@ def build(registry: CollectorRegistry) -> RouterMetrics:
         resumed=counter("resumed", "Requests that went on at another worker, by numerics", ("model", "numerics")),
         resume_gap=histogram("resume_gap", "Between two tokens of one choice that came from different workers", _SLOW),
         aborts=counter("aborts", "Choices aborted, by reason", ("reason",)),
-        workers=gauge("workers", "Workers of the static list, by state", ("state",)),
+        workers=gauge("workers", "Workers, by state", ("state",)),
     )

@@ -12,8 +12,9 @@ from typing import Any
 
 from prometheus_client import Gauge
 
-from router.fleet.discovery import Source, Targets, Where
+from router.fleet.discovery import Source, Where
 from router.fleet.link import LinkState, WorkerLink
+from router.fleet.targets import Targets
 
 AGAIN = 1.0  # seconds after which a source that failed by a fault of ours is followed again
 
