@@ -11,6 +11,7 @@ from typing import Any
 from octavo.cli.announce import Announcer, Json, Text
 from octavo.cli.arguments import real, whole
 from octavo.cli.pull import fetched
+from octavo.cli.stored import on_store
 from octavo.supervise.stack import Stack, StackConfig, free_ports
 from router.bind import Exposed, check_open
 from shared.supervise.supervised import StartFailed
@@ -53,6 +54,12 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--adapter-dir", metavar="DIR", type=Path, help=f"serve the LoRA adapters in DIR, {ADAPTER_SLOTS} at once"
     )
+    parser.add_argument(
+        "--store",
+        metavar="PATH",
+        type=Path,
+        help="the database of tenants, keys, limits and usage, made where there is none ($OCTAVO_ROUTER_STORE)",
+    )
     parser.add_argument("--name", help="the model's name in the API (the directory's or file's name)")
     parser.add_argument(
         "--drain-seconds",
@@ -90,6 +97,7 @@ def _settings(arguments: argparse.Namespace, path: Path) -> StackConfig:
         workers=arguments.workers,
         drain_seconds=arguments.drain_seconds,
         log_level=arguments.log_level,
+        store=arguments.store.resolve() if arguments.store else None,
         worker_arguments=(*_adapters(arguments.adapter_dir), *arguments.rest),
     )
 
@@ -108,7 +116,10 @@ class _Signals:
 
 
 async def _up(stack: Stack, config: StackConfig, announcer: Announcer) -> None:
-    announcer.ready(config.served_name, await stack.start())
+    endpoints = await stack.start()
+    if config.store is not None:
+        announcer.state(f"tenants are in {config.store}: once there is one, requests need a key (octavo key create)")
+    announcer.ready(config.served_name, endpoints)
     await stack.watch()
 
 
@@ -143,8 +154,13 @@ async def serve(config: StackConfig, announcer: Announcer) -> int:
 
 
 def _check_open(arguments: argparse.Namespace) -> None:
-    """Raises Exposed, or OSError, before anything is loaded. Where the router has settings of its own, it is left to the router."""
-    if not arguments.allow_open and not any(name in os.environ for name in ROUTERS_OWN):
+    """Raises Exposed, OSError, or what is wrong with the store, before anything is loaded. Where the router has settings of its own, it is
+    left to the router."""
+    if arguments.store is not None:
+        is_open = not on_store(arguments.store, lambda store: store.snapshot(), make=True).tenancy
+    else:
+        is_open = not any(name in os.environ for name in ROUTERS_OWN)
+    if is_open and not arguments.allow_open and "OCTAVO_ROUTER_ALLOW_OPEN" not in os.environ:
         check_open(arguments.host)
 
 

@@ -5,6 +5,7 @@ import os
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from octavo.supervise.ports import is_free, port_of, with_port
@@ -17,7 +18,8 @@ SPARE_SECONDS = 5.0  # beyond a child's own drain, before it is killed
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StackConfig:
-    """What to serve and where. Port 0 takes a free one. `worker_arguments` go to each worker as they are."""
+    """What to serve and where. Port 0 takes a free one. `worker_arguments` go to each worker as they are; `store` is the tenants' database,
+    None where the router's own settings say it or there is none."""
 
     model: str
     served_name: str
@@ -29,6 +31,7 @@ class StackConfig:
     drain_seconds: float = 30.0
     log_level: str = "warning"
     worker_arguments: tuple[str, ...] = ()
+    store: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,6 +77,7 @@ def router_command(config: StackConfig, workers: Sequence[str], listening: Event
             *("--host", config.host, "--http-port", str(ports[0]), "--grpc-port", str(ports[1])),
             *("--drain-seconds", str(config.drain_seconds), "--log-level", config.log_level),
             *(("--allow-open",) if config.allow_open else ()),
+            *(("--store", str(config.store)) if config.store else ()),
         ),
         orphan_seconds=config.drain_seconds + SPARE_SECONDS,
     )

@@ -1,7 +1,6 @@
 """A stack with tenants, on the demo model, and sessions that speak for them."""
 
 import asyncio
-import os
 import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -74,11 +73,8 @@ def tenant_stack(tenants: Sequence[TenantRecord], worker_arguments: Sequence[str
     model = pull_demo(cache_directory(), lambda _: None)
     with TemporaryDirectory() as folder:
         path = Path(folder) / "octavo.db"
-        os.environ["OCTAVO_ROUTER_STORE"] = str(path)
-        try:
-            stack = RunningStack(model, workers=1, worker_arguments=worker_arguments)
-        finally:
-            del os.environ["OCTAVO_ROUTER_STORE"]
+        arguments = ("--port", "0", "--store", str(path))
+        stack = RunningStack(model, workers=1, worker_arguments=worker_arguments, arguments=arguments)
         try:
             keys = asyncio.run(fill(path, tenants))
             running = TenantStack(stack=stack, keys=keys, store=path, model=stack.model)

@@ -26,9 +26,9 @@ def database(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def stack(tiny_model: Path, database: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningStack]:
-    monkeypatch.setenv("OCTAVO_ROUTER_STORE", str(database))
-    running = RunningStack(tiny_model, workers=1, worker_arguments=SMALL)
+def stack(tiny_model: Path, database: Path) -> Iterator[RunningStack]:
+    arguments = ("--port", "0", "--store", str(database))
+    running = RunningStack(tiny_model, workers=1, worker_arguments=SMALL, arguments=arguments)
     yield running
     assert running.stop() == 0, running.said()
 

@@ -66,3 +66,21 @@ def test_serve_leaves_it_to_a_router_that_has_a_store(
     assert main(["serve", "absent", "--host", "0.0.0.0"]) == 1
     assert seen == ["absent"]
     assert "nobody needs a key" not in capsys.readouterr().err
+
+
+def test_serve_looks_into_the_store_that_it_is_given(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It is made where there is none, and what is wrong with it is told before anything is loaded."""
+    for name in serve.ROUTERS_OWN:
+        monkeypatch.delenv(name, raising=False)
+    store = tmp_path / "tenants.db"
+    asked = ["serve", "no-such-org/no-such-model", "--host", "0.0.0.0", "--store"]
+    assert main([*asked, str(store)]) == 2
+    assert store.exists()
+    assert "nobody needs a key yet" in capsys.readouterr().err
+    store.write_bytes(b"something else entirely" * 100)
+    assert main([*asked, str(store)]) == 1
+    assert "tenants.db" in capsys.readouterr().err
+    assert main([*asked, str(tmp_path / "missing" / "tenants.db")]) == 1
+    assert "No such file or directory" in capsys.readouterr().err

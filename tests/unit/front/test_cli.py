@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -134,6 +135,12 @@ def test_the_router_comes_back_at_its_ports() -> None:
     assert flag(first, "--workers") == "127.0.0.1:1,127.0.0.1:2"
     assert (flag(first, "--http-port"), flag(first, "--grpc-port")) == ("8000", "50051")
     assert (flag(again, "--http-port"), flag(again, "--grpc-port")) == ("81", "82")
+
+
+def test_the_router_gets_the_store_that_serve_was_given(tmp_path: Path) -> None:
+    arguments = router_command(replace(CONFIG, store=tmp_path / "t.db"), ("127.0.0.1:1",), None).arguments
+    assert flag(arguments, "--store") == str(tmp_path / "t.db")
+    assert "--store" not in router_command(CONFIG, ("127.0.0.1:1",), None).arguments
 
 
 def test_several_workers_share_the_machine_and_one_chooses_for_itself() -> None:
