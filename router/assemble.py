@@ -8,6 +8,8 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 
 from router import metrics as router_metrics
+from router.adapters.keeper import Keeper
+from router.adapters.registry import Registry
 from router.dispatch import RouterService
 from router.dispatch.dispatcher import Dispatcher
 from router.dispatch.settings import DispatchSettings
@@ -31,12 +33,14 @@ async def start_service(
     admission: Admission | None = None,
     tenants: CollectorRegistry | None = None,
     prefixes: Callable[[], Sequence[PrefixRecord]] = tuple,
+    adapters: Registry | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> RouterService:
     """A service over the workers at `targets`: host:port or dns:///name:port each, or whatever tells of them. Close it with `aclose`.
 
-    `admission` lets requests in (by default all); `tenants` gets the metrics that name them; `prefixes` gives the public ones. `cache` is
-    where tokenizers are kept (by default $OCTAVO_CACHE/tokenizers). To be called in the loop that serves.
+    `admission` lets requests in (by default all); `tenants` gets the metrics that name them; `prefixes` gives the public ones;
+    `adapters` knows those that were loaded at run time (by default what workers tell). `cache` is where tokenizers are kept (by default
+    $OCTAVO_CACHE/tokenizers). To be called in the loop that serves.
     """
     settings = dispatch or DispatchSettings()
     metrics = router_metrics.build(registry)
@@ -49,7 +53,10 @@ async def start_service(
         kv_events=settings.policy in LOOKS_AT_PREFIXES,
     )
     dispatcher = Dispatcher(fleet, settings=settings, metrics=metrics, clock=clock)
+    known = adapters or Registry()
+    keeper = Keeper(fleet, known)
     fleet.start(dispatcher.pump)
+    keeper.start()
     return RouterService(
         fleet,
         dispatcher,
@@ -59,4 +66,6 @@ async def start_service(
         admission=admission or OpenAdmission(),
         tenants=TenantMetrics(tenants or CollectorRegistry()),
         prefixes=prefixes,
+        adapters=known,
+        keeper=keeper,
     )

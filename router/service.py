@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from router.adapters.report import AdapterOperator
 from router.request import GenerateRequest, Logprobs, Piece, Prompt, Usage
 from router.tenancy.caller import OPEN_CALLER, Caller
 from router.tenancy.rates import Rates
@@ -106,16 +107,9 @@ class Service(Protocol):
     def models(self, caller: Caller = OPEN_CALLER) -> Sequence[ModelCard]:
         """Every served model that the caller sees, by name, and after each its adapters."""
 
-    async def load_adapter(
-        self, caller: Caller, name: str, source: str, *, model: str = "", replace: bool = False
-    ) -> str:
-        """Load an adapter at every worker of `model`; its canonical name. `source` empty: the adapter directory's.
-
-        The caller needs the scope adapters or admin.
-        """
-
-    async def unload_adapter(self, caller: Caller, name: str, *, model: str = "") -> str:
-        """Unload it from every worker; its canonical name. Nothing that runs is touched."""
+    @property
+    def operator(self) -> AdapterOperator:
+        """Changes and lists adapters."""
 
     def ready(self) -> bool:
         """Whether a request could be served now: some worker is connected and takes work."""

@@ -1,14 +1,16 @@
 """What the name of a model in a request means: a served model, or one of its adapters.
 
 A served name wins. `base:name` is an adapter of that base; `name` alone is the caller's own `tenant/name` where there is one, else the
-shared `name`, of whichever model has it. Of several versions under one name, that which was loaded last is meant. What the caller must
-not see is answered as what does not exist.
+shared `name`, of whichever model has it. Of several versions under one name that of the registry is meant, else the one that was loaded
+last. What the caller must not see is answered as what does not exist; what was loaded at run time and no worker has is never taken for
+the base.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
+from router.adapters.registry import Registry
 from router.adapters.view import AdapterRef, WorkerAdapters
 from router.fleet.fleet import Fleet, Pool, PoolKey
 from router.fleet.link import WorkerLink
@@ -45,10 +47,13 @@ def holders(links: Sequence[WorkerLink], adapter: AdapterRef | None) -> list[Wor
 
 
 class Names:
-    """Of all that the fleet serves."""
+    """Of all that the fleet serves. What the registry says of a name goes before what workers have under it; `why_nowhere` tells why none
+    has what it says."""
 
-    def __init__(self, fleet: Fleet):
+    def __init__(self, fleet: Fleet, registry: Registry, why_nowhere: Callable[[str], str]):
         self._fleet = fleet
+        self._registry = registry
+        self._why_nowhere = why_nowhere
 
     def meant(self, model: str, caller: Caller) -> Meant:
         """Raises ModelNotFound, or Unavailable where no worker has it now."""
@@ -76,7 +81,8 @@ class Names:
         by_name: dict[str, list[AdapterInfo]] = {}
         for pool in self._pools(model, caller):
             for info in chain.from_iterable(view.entries.values() for view in self._views(pool.key)):
-                by_name.setdefault(info.name, []).append(info)
+                if self._usable(info, pool):
+                    by_name.setdefault(info.name, []).append(info)
         return [newest(by_name[name]) for name in sorted(by_name) if caller.sees_adapter(name)]
 
     def _pools(self, model: str, caller: Caller) -> list[Pool]:
@@ -89,29 +95,49 @@ class Names:
         return [link.worker.stream.adapters for link in links if link.worker is not None]
 
     def _adapter(self, model: str, caller: Caller) -> Meant | None:
-        """Raises Unavailable where the workers that had it are gone, and may come back."""
+        """Raises Unavailable where no worker has it yet, or those that had it are gone and may come back."""
         asked = [("", model), *self._of_bases(model)]
         for base, name in asked:
             for each in canonical(name, caller):
                 found = self._find(base, each, caller)
                 if found is not None:
                     return found
+        for base, name in asked:
+            for each in canonical(name, caller):
+                self._check_nowhere(base, each, caller)
         gone = {name for link in self._fleet.links if link.worker is None for name in link.had_adapters}
+        gone -= self._registry.unloaded.keys()
         if any(each in gone for _, name in asked for each in canonical(name, caller)):
             raise Unavailable("no worker serves this adapter now", retry_after=1.0)
         return None
+
+    def _check_nowhere(self, base: str, name: str, caller: Caller) -> None:
+        """Raises Unavailable where it was loaded at run time, and no worker that is there now has it."""
+        record = self._registry.records.get(name)
+        if record is None or base not in ("", record.model) or not caller.sees_model(record.model):
+            return
+        why = self._why_nowhere(name)
+        message = f"it cannot be loaded again: {why}" if why else "no worker has it loaded yet"
+        raise Unavailable(f"adapter {name!r}: {message}", retry_after=1.0, param="model", code="adapter_unavailable")
 
     def _of_bases(self, model: str) -> list[tuple[str, str]]:
         """Each way to read it as `base:name`. Both parts may hold colons."""
         bases = sorted(self._fleet.names(), key=len, reverse=True)
         return [(base, model[len(base) + 1 :]) for base in bases if model.startswith(f"{base}:")]
 
+    def _usable(self, info: AdapterInfo, pool: Pool) -> bool:
+        """Whether a worker's entry is what its name means, or may be."""
+        record = self._registry.records.get(info.name)
+        if record is not None and record.model == pool.key.model and record.digest:
+            return info.digest == record.digest
+        return not self._registry.hides(info)
+
     def _find(self, base: str, name: str, caller: Caller) -> Meant | None:
         found = [
             (pool, view.entries[name])
             for pool in self._pools(base, caller)
             for view in self._views(pool.key)
-            if name in view.entries
+            if name in view.entries and self._usable(view.entries[name], pool)
         ]
         if not found:
             return None

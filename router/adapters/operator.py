@@ -1,22 +1,31 @@
-"""Adapters that come and go while the router runs: each change is made at every worker of the model."""
+"""Adapters that come and go while the router runs: who may do what, and in which order it is done. An AdapterOperator."""
 
-import asyncio
-from collections.abc import Sequence
-from weakref import WeakValueDictionary
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
+from router.adapters import changes
+from router.adapters.changes import Change
 from router.adapters.names import canonical
-from router.fleet.adapters import load_adapter, unload_adapter
-from router.fleet.fleet import Fleet, no_such_model
+from router.adapters.registry import Registry, named
+from router.adapters.report import AdapterReport
+from router.adapters.reports import Reports, connected
+from router.fleet.adapters import WorkerGone
+from router.fleet.fleet import Fleet, Pool, no_such_model
 from router.fleet.link import WorkerLink
 from router.tenancy.caller import Caller
-from router.tenancy.records import Scope
-from shared.errors import NotFound, PermissionDenied, Unavailable
+from router.tenancy.records import AdapterRecord, Scope
+from shared.errors import AlreadyExists, InvalidRequest, OctavoError, PermissionDenied, Unavailable
 from shared.types import AdapterInfo
 
 
 def _require(caller: Caller) -> None:
     if not caller.scopes & {Scope.ADAPTERS, Scope.ADMIN}:
         raise PermissionDenied("this key does not have the scope adapters")
+
+
+def _require_to_pin(caller: Caller) -> None:
+    if Scope.ADMIN not in caller.scopes:
+        raise PermissionDenied("adapters are pinned with a key that has the scope admin")
 
 
 def _to_load(name: str, source: str, caller: Caller) -> tuple[str, str]:
@@ -35,70 +44,148 @@ def _to_load(name: str, source: str, caller: Caller) -> tuple[str, str]:
     return own, ""
 
 
+def _actor(caller: Caller) -> str:
+    return f"{caller.tenant.id}/{caller.key}" if caller.key else caller.tenant.id
+
+
+def _record(name: str, model: str, source: str, digest: bytes, *, pinned: bool) -> AdapterRecord:
+    """What the adapter directory has under a name (`source` empty) is followed as it changes: that record names no version."""
+    tenant, own = named(name)
+    if not source:
+        source, digest = name, b""
+    return AdapterRecord(name=own, tenant=tenant, model=model, source=source, digest=digest, pinned=pinned)
+
+
 class Operator:
     """Changes of one name are made one after the other, so that all workers end with the same."""
 
-    def __init__(self, fleet: Fleet):
+    def __init__(self, fleet: Fleet, registry: Registry, reports: Reports):
         self._fleet = fleet
-        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._registry = registry
+        self._reports = reports
 
-    async def load(self, caller: Caller, name: str, source: str, *, model: str = "", replace: bool = False) -> str:
-        """The canonical name. Where one worker refuses, no worker keeps a new name. Raises PermissionDenied, AlreadyExists, ModelNotFound
-        (no such base), or what the worker says."""
+    def list(self, caller: Caller, *, model: str = "") -> Sequence[AdapterReport]:
+        """See AdapterOperator."""
         _require(caller)
-        name, source = _to_load(name, source, caller)
-        async with self._locks.setdefault(name, asyncio.Lock()):
-            links = self._links(model, caller)
-            had = {link for link in links if link.worker and name in link.worker.stream.adapters.entries}
-            calls = [load_adapter(link, name, source, replace=replace) for link in links]
-            results = await asyncio.gather(*calls, return_exceptions=True)
-            await self._check(name, links, had, results)
-        return name
+        return self._reports.every(caller, model)
 
-    async def _check(
-        self,
-        name: str,
-        links: Sequence[WorkerLink],
-        had: set[WorkerLink],
-        results: Sequence[AdapterInfo | BaseException],
-    ) -> None:
-        failures = [result for result in results if isinstance(result, BaseException)]
-        if not failures:
+    # ---- load
+
+    async def load(
+        self, caller: Caller, name: str, source: str, *, model: str = "", replace: bool = False, pin: bool = False
+    ) -> AdapterReport:
+        """See AdapterOperator. Raises PermissionDenied, AlreadyExists, ModelNotFound (no such base), RateLimited (the tenant has as many as
+        it may), or what the workers say."""
+        _require(caller)
+        if pin:
+            _require_to_pin(caller)
+        name, source = _to_load(name, source, caller)
+        async with self._registry.lock(name):
+            pool = self._fleet.resolve(model, caller.sees_model)
+            self._check_model(name, pool.key.model)
+            await self._load(pool, Change(name=name, source=source, replace=replace, pin=pin), _actor(caller))
+            return self._reports.one(name, pool, caller)
+
+    def _check_model(self, name: str, model: str) -> None:
+        known = self._registry.records.get(name)
+        if known is not None and known.model != model:
+            raise AlreadyExists(f"{name!r} is an adapter of {known.model!r}: unload it first", param="name")
+
+    async def _load(self, pool: Pool, change: Change, actor: str) -> None:
+        """The registry knows it before the workers do: what comes while they are told is told the same."""
+        name, links = change.name, self._links(pool)
+        had = {link: _entry(link, name) for link in links}
+        former, hidden = self._registry.records.get(name), self._registry.unloaded.get(name)
+        digest = await changes.stage(links, change)
+        pinned = change.pin or (former is not None and former.pinned)
+        record = _record(name, pool.key.model, change.source, digest, pinned=pinned)
+        await self._registry.put(record, actor=actor)
+        try:
+            infos = await changes.commit(links, change, digest, had)
+        except OctavoError:
+            await self._undo(name, former, hidden, actor)
+            raise
+        loaded = max(info.loaded_unix_ms for info in infos) / 1000
+        self._registry.settle(name, loaded)
+
+    async def _undo(self, name: str, former: AdapterRecord | None, hidden: bytes | None, actor: str) -> None:
+        if former is not None:
+            await self._registry.put(former, actor=actor)
             return
-        done = [link for link, result in zip(links, results, strict=True) if isinstance(result, AdapterInfo)]
-        new = [unload_adapter(link, name) for link in done if link not in had]
-        await asyncio.gather(*new, return_exceptions=True)  # the first failure is what is told
-        raise failures[0]
+        await self._registry.drop(name, actor=actor, meant=hidden or b"", forget=hidden is None)
+
+    # ---- unload, pin
 
     async def unload(self, caller: Caller, name: str, *, model: str = "") -> str:
-        """The canonical name. Raises PermissionDenied, ModelNotFound where no worker has it, or the caller does not own it."""
+        """See AdapterOperator. Raises PermissionDenied, ModelNotFound where no worker has it, or the caller does not own it."""
         _require(caller)
-        own = [each for each in self._owned(name, caller) if self._known(each, model, caller)]
-        if not own:
-            raise no_such_model(name)
-        async with self._locks.setdefault(own[0], asyncio.Lock()):
-            calls = [unload_adapter(link, own[0]) for link in self._links(model, caller)]
-            results = await asyncio.gather(*calls, return_exceptions=True)
-        failures = [result for result in results if isinstance(result, BaseException)]
-        if all(isinstance(failure, NotFound) for failure in failures) and len(failures) == len(results):
-            raise no_such_model(name)
-        for failure in failures:
-            if not isinstance(failure, NotFound):
-                raise failure
-        return own[0]
+        own = self._own(name, caller, model)
+        async with self._registry.lock(own):
+            pool = self._fleet.resolve(model, caller.sees_model)
+            links = self._connected(pool)
+            meant = next((info.digest for info in map(_of(own), links) if info is not None and info.digest), b"")
+            recorded = own in self._registry.records
+            await self._registry.drop(own, actor=_actor(caller), meant=meant)
+            gone = await changes.unload(links, own)
+            if not gone and not recorded:
+                raise no_such_model(name)
+        return own
 
-    def _owned(self, name: str, caller: Caller) -> list[str]:
-        if Scope.ADMIN in caller.scopes:
-            return [name]
-        return [each for each in canonical(name, caller) if each.startswith(f"{caller.tenant.id}/")]
+    async def pin(self, caller: Caller, name: str, pinned: bool, *, model: str = "") -> AdapterReport:
+        """See AdapterOperator."""
+        _require_to_pin(caller)
+        own = self._own(name, caller, model)
+        async with self._registry.lock(own):
+            pool = self._fleet.resolve(model, caller.sees_model)
+            links = [link for link in self._links(pool) if _entry(link, own) is not None]
+            if not links:
+                raise WorkerGone("no worker has this adapter now", retry_after=1.0)
+            await changes.pin(links, own, pinned, {link: _entry(link, own) for link in links})
+            await self._note_pin(own, pool.key.model, pinned, _actor(caller))
+            return self._reports.one(own, pool, caller)
 
-    def _known(self, name: str, model: str, caller: Caller) -> bool:
-        links = self._links(model, caller)
-        return any(link.worker and name in link.worker.stream.adapters.entries for link in links)
+    async def _note_pin(self, name: str, model: str, pinned: bool, actor: str) -> None:
+        record = self._registry.records.get(name)
+        if record is None:
+            record = _record(name, model, "", b"", pinned=pinned)
+        await self._registry.put(replace(record, pinned=pinned), actor=actor)
 
-    def _links(self, model: str, caller: Caller) -> list[WorkerLink]:
-        """Raises ModelNotFound, or Unavailable."""
-        links = self._fleet.candidates(self._fleet.resolve(model, caller.sees_model).key)
-        if not links:
+    # ---- names and workers
+
+    def _own(self, name: str, caller: Caller, model: str) -> str:
+        """The canonical name of one that is there and may be changed by the caller. Raises ModelNotFound."""
+        names = [name] if Scope.ADMIN in caller.scopes else canonical(name, caller)
+        prefix = "" if Scope.ADMIN in caller.scopes else f"{caller.tenant.id}/"
+        pool = self._fleet.resolve(model, caller.sees_model)
+        for each in names:
+            if each.startswith(prefix) and self._known(each, pool):
+                return each
+        raise no_such_model(name)
+
+    def _known(self, name: str, pool: Pool) -> bool:
+        record = self._registry.records.get(name)
+        if record is not None and record.model == pool.key.model:
+            return True
+        infos = map(_of(name), self._connected(pool))
+        return any(info is not None and not self._registry.hides(info) for info in infos)
+
+    def _connected(self, pool: Pool) -> Sequence[WorkerLink]:
+        return connected(self._fleet, pool.key.model)
+
+    def _links(self, pool: Pool) -> Sequence[WorkerLink]:
+        """Those that take work and serve adapters. Raises InvalidRequest or Unavailable where there is none."""
+        links = self._fleet.candidates(pool.key)
+        able = [link for link in links if link.worker is not None and link.worker.info.max_adapters]
+        if links and not able:
+            raise InvalidRequest(f"no worker of {pool.key.model!r} serves adapters", param="name")
+        if not able:
             raise Unavailable("no worker serves this model now", retry_after=1.0)
-        return links
+        return able
+
+
+def _of(name: str) -> Callable[[WorkerLink], AdapterInfo | None]:
+    return lambda link: _entry(link, name)
+
+
+def _entry(link: WorkerLink, name: str) -> AdapterInfo | None:
+    return None if link.worker is None else link.worker.stream.adapters.entries.get(name)

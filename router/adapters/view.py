@@ -23,22 +23,36 @@ class AdapterRef:
 
 
 class WorkerAdapters:
-    """Lives as long as a connection. `known` is set once the whole catalog has been told."""
+    """Lives as long as a connection. `known` is set once the whole catalog has been told. `came` and `gone` are names that did so after
+    that, until whoever looks at them has emptied them; `changes` counts."""
 
     def __init__(self) -> None:
         self.entries: dict[str, AdapterInfo] = {}
         self.known = asyncio.Event()
+        self.came: set[str] = set()
+        self.gone: set[str] = set()
+        self.changes = 0
         self._uses: Mapping[bytes, AdapterUse] = {}
         self._load: Load | None = None  # of which _uses were made
 
     def take(self, state: AdapterState) -> None:
         """What is new, and what went."""
         self._load = None
+        self.changes += 1
         for name in state.removed:
-            self.entries.pop(name, None)
-        self.entries.update((info.name, info) for info in state.entries)
+            if self.entries.pop(name, None) is not None:
+                self._moved(name, self.gone, self.came)
+        for info in state.entries:
+            if info.name not in self.entries:
+                self._moved(info.name, self.came, self.gone)
+            self.entries[info.name] = info
         if state.complete:
             self.known.set()
+
+    def _moved(self, name: str, into: set[str], out: set[str]) -> None:
+        out.discard(name)
+        if self.known.is_set():
+            into.add(name)
 
     def has(self, ref: AdapterRef) -> bool:
         """Whether a request for this version may be sent here: one that has not been read yet may be it."""

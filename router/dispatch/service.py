@@ -5,8 +5,12 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from router.adapters.keeper import Keeper
 from router.adapters.names import Meant, Names
 from router.adapters.operator import Operator
+from router.adapters.registry import Registry
+from router.adapters.report import AdapterOperator
+from router.adapters.reports import Reports
 from router.dispatch.accounts import Accounted, estimate, used
 from router.dispatch.dispatcher import Dispatcher
 from router.dispatch.ends import VERSION_GONE
@@ -54,10 +58,13 @@ class RouterService:
         admission: Admission,
         tenants: TenantMetrics,
         prefixes: Callable[[], Sequence[PrefixRecord]],
+        adapters: Registry,
+        keeper: Keeper,
     ):
         self._fleet = fleet
-        self._names = Names(fleet)
-        self._operator = Operator(fleet)
+        self._names = Names(fleet, adapters, keeper.why_nowhere)
+        self._keeper = keeper
+        self.operator: AdapterOperator = Operator(fleet, adapters, Reports(fleet, adapters, keeper))
         self._dispatcher = dispatcher
         self._settings = settings
         self._metrics = metrics
@@ -128,16 +135,6 @@ class RouterService:
         """See Service."""
         return self._names.cards(caller)
 
-    async def load_adapter(
-        self, caller: Caller, name: str, source: str, *, model: str = "", replace: bool = False
-    ) -> str:
-        """See Service."""
-        return await self._operator.load(caller, name, source, model=model, replace=replace)
-
-    async def unload_adapter(self, caller: Caller, name: str, *, model: str = "") -> str:
-        """See Service."""
-        return await self._operator.unload(caller, name, model=model)
-
     def ready(self) -> bool:
         """See Service."""
         return self._fleet.ready()
@@ -145,6 +142,7 @@ class RouterService:
     async def aclose(self) -> None:
         """End every request and cut every link."""
         self._dispatcher.cancel_all("the router stops")
+        await self._keeper.aclose()
         await self._fleet.aclose()
         self._threads.close()
 

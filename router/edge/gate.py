@@ -3,11 +3,12 @@
 import asyncio
 import math
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from functools import partial
 
+from router.adapters.report import AdapterOperator
 from router.edge.echo import Echo, tells_prompt
 from router.request import GenerateRequest, Prompt
 from router.service import Generation, ModelCard, Service
@@ -29,13 +30,22 @@ def _shorter(one: float | None, other: float | None) -> float | None:
 class Gate:
     """A Service whose generations are counted, always closed, bounded in time, and refused once the gate is shut.
 
-    `timeout` (seconds) bounds every request; None leaves them to their callers' deadlines. `authenticator` knows the callers.
+    `timeout` (seconds) bounds every request; None leaves them to their callers' deadlines. `authenticator` knows the callers. `all_up` is
+    whether the other processes of this router have been ready once.
     """
 
-    def __init__(self, service: Service, *, timeout: float | None = None, authenticator: Authenticator | None = None):
+    def __init__(
+        self,
+        service: Service,
+        *,
+        timeout: float | None = None,
+        authenticator: Authenticator | None = None,
+        all_up: Callable[[], bool] = lambda: True,
+    ):
         self._service = service
         self._authenticator = authenticator or OpenAuthenticator()
         self._timeout = timeout
+        self._all_up = all_up
         self._open = 0
         self._text_calls: Counter[str] = Counter()  # of each tenant, now
         self._idle = asyncio.Event()
@@ -47,9 +57,13 @@ class Gate:
         """How many callers are being answered, those still waiting for admission included."""
         return self._open
 
-    def ready(self) -> bool:
-        """Whether a request could be served now."""
+    def able(self) -> bool:
+        """Whether this process could serve a request now."""
         return not self.shut.is_set() and self._service.ready()
+
+    def ready(self) -> bool:
+        """Whether requests should be sent here: this process could serve one, and so could all of this router when they began."""
+        return self.able() and self._all_up()
 
     def close(self) -> None:
         """Refuse what is new from here on; what runs goes on."""
@@ -137,15 +151,10 @@ class Gate:
         """As Service.models."""
         return self._service.models(caller)
 
-    async def load_adapter(
-        self, caller: Caller, name: str, source: str, *, model: str = "", replace: bool = False
-    ) -> str:
-        """As Service.load_adapter."""
-        return await self._service.load_adapter(caller, name, source, model=model, replace=replace)
-
-    async def unload_adapter(self, caller: Caller, name: str, *, model: str = "") -> str:
-        """As Service.unload_adapter."""
-        return await self._service.unload_adapter(caller, name, model=model)
+    @property
+    def operator(self) -> AdapterOperator:
+        """As Service.operator."""
+        return self._service.operator
 
     def max_model_len(self, model: str, caller: Caller) -> int:
         """The context of a served model, in tokens; 0 where there is none of this name."""

@@ -12,7 +12,7 @@ import grpc.aio
 from protos import worker_pb2 as pb
 from protos import worker_pb2_grpc
 from shared import rpc
-from shared.errors import NotFound, OctavoError
+from shared.errors import NotFound, OctavoError, Unavailable
 from shared.tokenizer import TokenizerBundle
 from shared.types import (
     AdapterInfo,
@@ -166,8 +166,12 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServicer):
             each.name: each for each in adapters
         }  # told to each router that comes, where max_adapters is not 0
         self.tells_adapters = True
-        self.refuses: OctavoError | None = None  # what LoadAdapter answers
+        self.refuses: OctavoError | None = None  # what LoadAdapter answers to staging, and PinAdapter
+        self.refuses_late: OctavoError | None = None  # what LoadAdapter answers to anything else
+        self.stages: list[pb.LoadAdapterRequest] = []
         self.loads: list[pb.LoadAdapterRequest] = []
+        self.pins: list[pb.PinAdapterRequest] = []
+        self.contents: dict[str, bytes] = {}  # digests of sources, where they are not made of their names
         self.snapshots = True  # whether it answers SnapshotRequests, with nothing
         self.conversations: list[Conversation] = []
         self.tokenizer_calls = 0
@@ -240,13 +244,34 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServicer):
                 yield pb.TokenizerPiece(digest=self.bundle.digest, name=name, data=data[start : start + 1_000])
 
     async def LoadAdapter(self, request: pb.LoadAdapterRequest, context: Any) -> pb.AdapterInfo:
-        """Has what was asked for, of a digest that is the source's; tells nobody of it."""
-        self.loads.append(request)
+        """Has what was asked for, of a digest that is the source's; tells nobody of it. `refuses` staging, `refuses_late` the rest."""
+        (self.stages if request.stage else self.loads).append(request)
+        refusal = self.refuses if request.stage else self.refuses_late
+        if refusal is not None:
+            await rpc.abort(context, refusal)
+        digest = self.contents.get(request.source, request.source.encode().ljust(32)[:32])
+        if request.digest and digest != request.digest:
+            await rpc.abort(context, Unavailable("another version now", code="adapter_version_unavailable"))
+        former = self.adapters.get(request.name)
+        info = AdapterInfo(
+            name=request.name,
+            digest=digest,
+            loaded_unix_ms=len(self.loads),
+            source=request.source,
+            listed=not request.source,
+            pinned=request.pin or (former is not None and former.pinned),
+        )
+        if not request.stage:
+            self.adapters[request.name] = info
+        return adapter_wire.adapter_info_to_pb(info)
+
+    async def PinAdapter(self, request: pb.PinAdapterRequest, context: Any) -> pb.AdapterInfo:
+        self.pins.append(request)
         if self.refuses is not None:
             await rpc.abort(context, self.refuses)
-        info = AdapterInfo(
-            name=request.name, digest=request.source.encode().ljust(32)[:32], loaded_unix_ms=len(self.loads)
-        )
+        if request.name not in self.adapters:
+            await rpc.abort(context, NotFound("no such adapter"))
+        info = dataclasses.replace(self.adapters[request.name], pinned=request.pinned)
         self.adapters[request.name] = info
         return adapter_wire.adapter_info_to_pb(info)
 

@@ -3,8 +3,9 @@
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from router.adapters.report import AdapterAt, AdapterReport
 from router.request import (
     ChatPrompt,
     Ended,
@@ -21,7 +22,8 @@ from router.service import ModelCard
 from router.tenancy.caller import OPEN_CALLER, Caller
 from router.tenancy.rates import Rates
 from router.tenancy.records import Scope
-from shared.errors import ModelNotFound
+from shared.errors import AlreadyExists, ModelNotFound
+from shared.types import AdapterInfo, AdapterLevel
 
 WORDS = ("Once", " upon", " a", " time", ",", " déjà", " vu", "!")
 SEED = 1234
@@ -138,6 +140,55 @@ class FakeGeneration:
         self.closed.set()
 
 
+@dataclass
+class FakeOperator:
+    """Implements router.adapters.report.AdapterOperator: any name is loaded at one worker from any source."""
+
+    loaded: dict[str, AdapterReport]
+
+    def list(self, caller: Caller, *, model: str = "") -> Sequence[AdapterReport]:
+        caller.require(Scope.ADAPTERS)
+        return list(self.loaded.values())
+
+    async def load(
+        self, caller: Caller, name: str, source: str, *, model: str = "", replace: bool = False, pin: bool = False
+    ) -> AdapterReport:
+        caller.require(Scope.ADAPTERS)
+        if name in self.loaded and not replace:
+            raise AlreadyExists(f"adapter {name!r} is loaded with another version", param="name")
+        digest = source.encode().ljust(32)[:32]
+        info = AdapterInfo(name=name, digest=digest, level=AdapterLevel.HOST, rank=8, bytes=100, source=source)
+        self.loaded[name] = AdapterReport(
+            name=name,
+            model=model or "tiny",
+            digest=digest,
+            rank=8,
+            bytes=100,
+            pinned=pin,
+            loaded_unix_ms=1_700_000_000_000,
+            registered=True,
+            source=source,
+            workers=(AdapterAt(worker="w1", info=info), AdapterAt(worker="w2", info=None, error="it is away")),
+        )
+        return self.loaded[name]
+
+    async def unload(self, caller: Caller, name: str, *, model: str = "") -> str:
+        caller.require(Scope.ADAPTERS)
+        self._known(name)
+        del self.loaded[name]
+        return name
+
+    async def pin(self, caller: Caller, name: str, pinned: bool, *, model: str = "") -> AdapterReport:
+        caller.require(Scope.ADMIN)
+        self.loaded[name] = replace(self._known(name), pinned=pinned)
+        return self.loaded[name]
+
+    def _known(self, name: str) -> AdapterReport:
+        if name not in self.loaded:
+            raise ModelNotFound(f"no model {name!r}", param="model")
+        return self.loaded[name]
+
+
 @dataclass(kw_only=True)
 class FakeService:
     """Implements router.service.Service. Every generation it made stays in `generations`, every request in `requests`.
@@ -158,7 +209,7 @@ class FakeService:
     entered: asyncio.Event = field(default_factory=asyncio.Event)
     abandoned: asyncio.Event = field(default_factory=asyncio.Event)
     requests: list[GenerateRequest] = field(default_factory=list)
-    adapters: list[str] = field(default_factory=list)
+    adapters: dict[str, AdapterReport] = field(default_factory=dict)
     generations: list[FakeGeneration] = field(default_factory=list)
     ids: "itertools.count[int]" = field(default_factory=itertools.count)
 
@@ -224,19 +275,9 @@ class FakeService:
             if caller.sees_model(name)
         ]
 
-    async def load_adapter(
-        self, caller: Caller, name: str, source: str, *, model: str = "", replace: bool = False
-    ) -> str:
-        caller.require(Scope.ADAPTERS)
-        self.adapters.append(name)
-        return name
-
-    async def unload_adapter(self, caller: Caller, name: str, *, model: str = "") -> str:
-        caller.require(Scope.ADAPTERS)
-        if name not in self.adapters:
-            raise ModelNotFound(f"no model {name!r}", param="model")
-        self.adapters.remove(name)
-        return name
+    @property
+    def operator(self) -> FakeOperator:
+        return FakeOperator(self.adapters)
 
     def ready(self) -> bool:
         return self.is_ready

@@ -12,6 +12,7 @@ import httpx
 from prometheus_client import CollectorRegistry
 
 from protos import inference_pb2_grpc as pb_grpc
+from router.adapters.start import registry_of
 from router.assemble import start_service
 from router.dispatch import RouterService
 from router.dispatch.settings import DispatchSettings
@@ -70,7 +71,7 @@ async def tenanted(
         tenancy = await stack.enter_async_context(over(store))
         service = await start_service(
             targets, registry=registry, link=QUICK, dispatch=DispatchSettings(**dispatch), cache=path / "cache",
-            admission=tenancy.admission, tenants=named, prefixes=tenancy.prefixes,
+            admission=tenancy.admission, tenants=named, prefixes=tenancy.prefixes, adapters=registry_of(tenancy),
         )  # fmt: skip
         stack.push_async_callback(service.aclose)
         gate = Gate(service, authenticator=tenancy.authenticator)

@@ -6,6 +6,7 @@ from prometheus_client import CollectorRegistry
 
 from router.edge.gate import Gate
 from router.edge.http.app import make_app
+from router.tenancy.caller import OPEN_CALLER
 from tests.fakes.edges import MAX_BODY, HttpEdge, http_edge
 from tests.fakes.service import FakeService
 
@@ -20,9 +21,9 @@ async def edge():
 
 async def test_vllms_bodies_load_and_unload(edge: HttpEdge) -> None:
     assert (await edge.http.post(LOAD, json={"lora_name": "a", "lora_path": "/some/where"})).status_code == 200
-    assert edge.service.adapters == ["a"]
+    assert list(edge.service.adapters) == ["a"]
     assert (await edge.http.post(UNLOAD, json={"lora_name": "a", "lora_int_id": 1})).status_code == 200
-    assert edge.service.adapters == []
+    assert not edge.service.adapters
 
 
 async def test_an_unknown_name_is_404_in_openais_shape(edge: HttpEdge) -> None:
@@ -44,5 +45,5 @@ async def test_without_keys_only_this_machine_changes_adapters(host: str, status
     transport = httpx.ASGITransport(app, client=(host, 1))
     async with httpx.AsyncClient(transport=transport, base_url="http://app") as client:
         assert (await client.post(LOAD, json={"lora_name": "a"})).status_code == status
-        service.adapters[:] = ["a"]
+        await service.operator.load(OPEN_CALLER, "a", "", replace=True)
         assert (await client.post(UNLOAD, json={"lora_name": "a"})).status_code == status

@@ -19,7 +19,7 @@ A, B, C = (letter.encode() * 32 for letter in "abc")
 
 
 def entry(name: str, digest: bytes = b"", loaded: int = 1, **more: Any) -> AdapterInfo:
-    return AdapterInfo(name=name, digest=digest, loaded_unix_ms=loaded, **more)
+    return AdapterInfo(name=name, digest=digest, loaded_unix_ms=loaded, **({"listed": True} | more))
 
 
 def scripted(*adapters: AdapterInfo, script: Any = echo, **info: Any) -> ScriptedWorker:
@@ -227,10 +227,10 @@ async def test_loading_reaches_every_worker_and_is_known_at_once(tmp_path):
     one, two = scripted(worker_id="w1"), scripted(worker_id="w2")
     async with one, two, running_router(one, two, tmp_path=tmp_path) as router:
         await router.ready(2)
-        assert await router.service.load_adapter(OPEN_CALLER, "style", "/a") == "style"
+        assert (await router.service.operator.load(OPEN_CALLER, "style", "/a")).name == "style"
         assert [load.source for load in (*one.loads, *two.loads)] == ["/a", "/a"]
         await router.service.generate(request(model="style"))
-        assert await router.service.unload_adapter(OPEN_CALLER, "style") == "style"
+        assert await router.service.operator.unload(OPEN_CALLER, "style") == "style"
         assert isinstance(await refused(router, "style"), ModelNotFound)
         assert (one.adapters, two.adapters) == ({}, {})
 
@@ -241,8 +241,8 @@ async def test_what_one_worker_refuses_no_worker_keeps(tmp_path):
         await router.ready(2)
         two.refuses = InvalidRequest("rank 512 is over 64", code="adapter_rank_too_high")
         with pytest.raises(InvalidRequest, match="rank 512 is over 64"):
-            await router.service.load_adapter(OPEN_CALLER, "style", "/a")
-        assert one.loads
+            await router.service.operator.load(OPEN_CALLER, "style", "/a")
+        assert (len(one.stages), one.loads) == (1, [])
         assert (one.adapters, two.adapters) == ({}, {})
         assert isinstance(await refused(router, "style"), ModelNotFound)
 
@@ -252,16 +252,16 @@ async def test_a_tenants_key_loads_and_unloads_its_own_names_alone(tmp_path):
     async with scripted(*adapters) as worker, running_router(worker, tmp_path=tmp_path) as router:
         await router.ready()
         service, acme = router.service, of("acme", scopes=OWNER)
-        assert await service.load_adapter(acme, "mine", "") == "acme/mine"
+        assert (await service.operator.load(acme, "mine", "")).name == "acme/mine"
         assert [(load.name, load.source) for load in worker.loads] == [("acme/mine", "")]
         for name, source in (("other/x", ""), ("mine", "/etc"), ("mine", "other/own"), ("mine", "acme/../other/own")):
             with pytest.raises(PermissionDenied):
-                await service.load_adapter(acme, name, source)
+                await service.operator.load(acme, name, source)
         for name in ("style", "other/own", "nothing"):
             with pytest.raises(ModelNotFound, match=f"the model '{name}' does not exist"):
-                await service.unload_adapter(acme, name)
+                await service.operator.unload(acme, name)
         assert set(worker.adapters) == {"style", "other/own", "acme/mine"}
-        assert await service.unload_adapter(acme, "mine") == "acme/mine"
+        assert await service.operator.unload(acme, "mine") == "acme/mine"
         assert len(worker.loads) == 1
 
 
@@ -269,7 +269,7 @@ async def test_a_key_for_inference_alone_changes_no_adapters(tmp_path):
     async with scripted(entry("acme/own", A)) as worker, running_router(worker, tmp_path=tmp_path) as router:
         await router.ready()
         with pytest.raises(PermissionDenied):
-            await router.service.load_adapter(of("acme"), "mine", "")
+            await router.service.operator.load(of("acme"), "mine", "")
         with pytest.raises(PermissionDenied):
-            await router.service.unload_adapter(of("acme"), "own")
+            await router.service.operator.unload(of("acme"), "own")
         assert (worker.loads, set(worker.adapters)) == ([], {"acme/own"})

@@ -89,16 +89,16 @@ def routes(gate: Gate, bodies: Bodies) -> APIRouter:
         """Load an adapter at every worker. Needs a key with the scope adapters (the tenant's own) or admin."""
         caller, model = _caller(request), body.base_model_name or ""
         with _named():
-            name = await gate.load_adapter(
+            report = await gate.operator.load(
                 caller, body.lora_name, body.lora_path, model=model, replace=body.load_inplace
             )
-        return {"lora_name": name}
+        return {"lora_name": report.name}
 
     @router.post("/unload_lora_adapter", responses=docs)
     async def unload(body: UnloadBody, request: Request) -> Changed:
         """Unload an adapter from every worker; requests that run end on it. Needs a key as for loading."""
         with _named():
-            name = await gate.unload_adapter(_caller(request), body.lora_name, model=body.base_model_name or "")
+            name = await gate.operator.unload(_caller(request), body.lora_name, model=body.base_model_name or "")
         return {"lora_name": name}
 
     return router
