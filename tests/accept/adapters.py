@@ -12,8 +12,12 @@ STREAMS = "tests/integration/test_worker_adapters.py"
 LINES = (
     Line(
         number="1",
-        claim="Tokens equal transformers + peft, merged: 12 adapters, alone and mixed, cached, preempted, on three families",
-        show=tests("tests/e2e/test_judge_adapters.py", "tests/e2e/test_worker_adapters.py"),
+        claim="Tokens equal transformers + peft, merged: 12 adapters, alone and mixed, cached, preempted, on the demo model and three tiny families",
+        show=tests(
+            "tests/e2e/test_judge_adapters.py",
+            "tests/e2e/test_judge_smollm2_adapters.py",
+            "tests/e2e/test_worker_adapters.py",
+        ),
     ),
     Line(
         number="2",

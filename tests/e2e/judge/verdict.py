@@ -6,6 +6,7 @@ If at each position our token is the judge's first choice, then by induction the
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM
@@ -27,6 +28,19 @@ class Disagreement:
         return self.gap <= TIE
 
 
+@torch.inference_mode()
+def disagreements(model: Any, prompt: Sequence[int], output: Sequence[int]) -> list[Disagreement]:
+    """What a transformers model would have chosen otherwise."""
+    logits = model(torch.tensor([[*prompt, *output]])).logits[0, len(prompt) - 1 : -1].float()
+    ours = torch.tensor(output)
+    best, judges = logits.max(dim=-1)
+    gaps = best - logits.gather(1, ours[:, None])[:, 0]
+    return [
+        Disagreement(position=at, ours=output[at], judges=int(judges[at]), gap=float(gaps[at]))
+        for at in (gaps > 0).nonzero().flatten().tolist()
+    ]
+
+
 class Judge:
     """A transformers model; verdicts on equal sequences are given once."""
 
@@ -38,16 +52,5 @@ class Judge:
         """Every position of `output` at which greedy decoding by the judge would differ, given what stands before it."""
         key = (tuple(prompt), tuple(output))
         if key not in self._verdicts:
-            self._verdicts[key] = self._judge(*key)
+            self._verdicts[key] = disagreements(self._model, *key)
         return self._verdicts[key]
-
-    def _judge(self, prompt: tuple[int, ...], output: tuple[int, ...]) -> list[Disagreement]:
-        with torch.inference_mode():
-            logits = self._model(torch.tensor([prompt + output])).logits[0, len(prompt) - 1 : -1].float()
-        ours = torch.tensor(output)
-        best, judges = logits.max(dim=-1)
-        gaps = best - logits.gather(1, ours[:, None])[:, 0]
-        return [
-            Disagreement(position=at, ours=output[at], judges=int(judges[at]), gap=float(gaps[at]))
-            for at in (gaps > 0).nonzero().flatten().tolist()
-        ]
