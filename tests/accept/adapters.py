@@ -12,7 +12,7 @@ STREAMS = "tests/integration/test_worker_adapters.py"
 LINES = (
     Line(
         number="1",
-        claim="Tokens equal transformers + peft, merged: 12 adapters, alone and mixed, cached, preempted, on the demo model and three tiny families",
+        claim="Tokens equal transformers + peft, merged: 12 adapters, alone and mixed, cached, preempted, on SmolLM2 and three tiny models",
         show=tests(
             "tests/e2e/test_judge_adapters.py",
             "tests/e2e/test_judge_smollm2_adapters.py",
