@@ -1,7 +1,9 @@
 """Adapters that come and go while the router runs: who may do what, and in which order it is done. An AdapterOperator."""
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
+from typing import Any, TypeVar
 
 from router.adapters import changes
 from router.adapters.changes import Change
@@ -16,6 +18,8 @@ from router.tenancy.caller import Caller
 from router.tenancy.records import AdapterRecord, Scope
 from shared.errors import AlreadyExists, InvalidRequest, OctavoError, PermissionDenied, Unavailable
 from shared.types import AdapterInfo
+
+_T = TypeVar("_T")
 
 
 def _require(caller: Caller) -> None:
@@ -63,6 +67,14 @@ class Operator:
         self._fleet = fleet
         self._registry = registry
         self._reports = reports
+        self._running: set[asyncio.Task[Any]] = set()
+
+    async def _whole(self, change: Coroutine[Any, Any, _T]) -> _T:
+        """To its end, even where whoever asked for it has left: half a change would leave workers that differ."""
+        task = asyncio.get_running_loop().create_task(change)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return await asyncio.shield(task)
 
     def list(self, caller: Caller, *, model: str = "") -> Sequence[AdapterReport]:
         """See AdapterOperator."""
@@ -80,11 +92,15 @@ class Operator:
         if pin:
             _require_to_pin(caller)
         name, source = _to_load(name, source, caller)
-        async with self._registry.lock(name):
+        change = Change(name=name, source=source, replace=replace, pin=pin)
+        return await self._whole(self._load_all(caller, change, model))
+
+    async def _load_all(self, caller: Caller, change: Change, model: str) -> AdapterReport:
+        async with self._registry.lock(change.name):
             pool = self._fleet.resolve(model, caller.sees_model)
-            self._check_model(name, pool.key.model)
-            await self._load(pool, Change(name=name, source=source, replace=replace, pin=pin), _actor(caller))
-            return self._reports.one(name, pool, caller)
+            self._check_model(change.name, pool.key.model)
+            await self._load(pool, change, _actor(caller))
+            return self._reports.one(change.name, pool, caller)
 
     def _check_model(self, name: str, model: str) -> None:
         known = self._registry.records.get(name)
@@ -119,6 +135,9 @@ class Operator:
     async def unload(self, caller: Caller, name: str, *, model: str = "") -> str:
         """See AdapterOperator. Raises PermissionDenied, ModelNotFound where no worker has it, or the caller does not own it."""
         _require(caller)
+        return await self._whole(self._unload_all(caller, name, model))
+
+    async def _unload_all(self, caller: Caller, name: str, model: str) -> str:
         own = self._own(name, caller, model)
         async with self._registry.lock(own):
             pool = self._fleet.resolve(model, caller.sees_model)
@@ -134,6 +153,9 @@ class Operator:
     async def pin(self, caller: Caller, name: str, pinned: bool, *, model: str = "") -> AdapterReport:
         """See AdapterOperator."""
         _require_to_pin(caller)
+        return await self._whole(self._pin_all(caller, name, pinned, model))
+
+    async def _pin_all(self, caller: Caller, name: str, pinned: bool, model: str) -> AdapterReport:
         own = self._own(name, caller, model)
         async with self._registry.lock(own):
             pool = self._fleet.resolve(model, caller.sees_model)

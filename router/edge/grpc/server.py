@@ -6,9 +6,11 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from protos import adapters_pb2, adapters_pb2_grpc
 from protos import inference_pb2 as pb
 from protos import inference_pb2_grpc as pb_grpc
 from router.edge.gate import Gate
+from router.edge.grpc.adapters import AdaptersServicer
 from router.edge.grpc.decoding import DecodingInterceptor
 from router.edge.grpc.servicer import InferenceServicer
 from router.edge.ports import joined, listen
@@ -19,6 +21,7 @@ MAX_CALLS = 4_096  # at once on one connection; what is beyond waits in its clie
 IDLE_SECONDS = 600.0
 
 INFERENCE = pb.DESCRIPTOR.services_by_name["Inference"].full_name
+ADAPTERS = adapters_pb2.DESCRIPTOR.services_by_name["Adapters"].full_name
 
 
 class GrpcServer:
@@ -34,8 +37,9 @@ class GrpcServer:
 
 
 def _serve(server: grpc.aio.Server, gate: Gate) -> None:
-    services: Sequence[str] = (INFERENCE, health.SERVICE_NAME, reflection.SERVICE_NAME)
+    services: Sequence[str] = (INFERENCE, ADAPTERS, health.SERVICE_NAME, reflection.SERVICE_NAME)
     pb_grpc.add_InferenceServicer_to_server(InferenceServicer(gate), server)
+    adapters_pb2_grpc.add_AdaptersServicer_to_server(AdaptersServicer(gate), server)
     health_pb2_grpc.add_HealthServicer_to_server(HealthServicer(gate.ready, frozenset(services)), server)
     reflection.enable_server_reflection(services, server)
 
@@ -49,14 +53,23 @@ def _public(head_seconds: float) -> rpc.Options:
     )
 
 
-async def start(gate: Gate, host: str, port: int, *, head_seconds: float = 10.0) -> GrpcServer:
-    """`head_seconds` is what a connection may take to become one of HTTP/2. Raises OSError where the port is taken."""
-    decoding = DecodingInterceptor(INFERENCE)
-    options = _public(head_seconds)
-    server = rpc.server(receive_limit=rpc.PUBLIC_RECEIVE_LIMIT, interceptors=[decoding], options=options)
+async def start(gate: Gate, host: str, port: int, *, head_seconds: float = 10.0, shared: bool = False) -> GrpcServer:
+    """`head_seconds` is what a connection may take to become one of HTTP/2; `shared`: other processes listen there too.
+
+    Raises OSError where the port is taken.
+    """
+    decoding = map(DecodingInterceptor, (INFERENCE, ADAPTERS))
+    options = (*_public(head_seconds), ("grpc.so_reuseport", int(shared)))
+    server = rpc.server(receive_limit=rpc.PUBLIC_RECEIVE_LIMIT, interceptors=[*decoding], options=options)
     _serve(server, gate)
-    # gRPC reports a port in use by several lines on stderr and no reason: ask the system first.
-    listen(host, port, "gRPC").close()
+    return await begun(server, host, port, shared=shared)
+
+
+async def begun(server: grpc.aio.Server, host: str, port: int, *, shared: bool) -> GrpcServer:
+    """`server`, listening. Raises OSError where the port is taken."""
+    if not shared:
+        # gRPC reports a port in use by several lines on stderr and no reason: ask the system first.
+        listen(host, port, "gRPC").close()
     try:
         bound = server.add_insecure_port(joined(host, port))
     except RuntimeError as error:

@@ -1,23 +1,19 @@
-"""Adapters loaded and unloaded at run time, in vLLM's shapes, at its paths."""
-
-from collections.abc import Iterator
-from contextlib import contextmanager
-from ipaddress import ip_address
+"""Adapters that come and go at run time: listed, loaded, pinned and unloaded."""
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict
 
+from router.adapters.report import AdapterAt, AdapterReport
 from router.edge.gate import Gate
 from router.edge.http.body import Bodies, json_route
 from router.edge.http.generate import error_docs
-from router.tenancy.caller import OPEN_CALLER, Caller
-from shared.errors import AlreadyExists, OctavoError, PermissionDenied
+from router.edge.local import require_local
+from router.tenancy.caller import Caller
+from shared.errors import InvalidRequest
 
 MAX_NAME = 256
 MAX_PATH = 4_096
-
-_NAMES = {"name": "lora_name", "source": "lora_path"}
 
 
 class LoadBody(BaseModel):
@@ -25,80 +21,142 @@ class LoadBody(BaseModel):
 
     model_config = ConfigDict(strict=True)
 
-    lora_name: str = Field(min_length=1, max_length=MAX_NAME, description="`name`, for all, or `tenant/name`.")
-    lora_path: str = Field(
+    name: str = Field(min_length=1, max_length=MAX_NAME, description="`name`, for all, or `tenant/name`.")
+    source: str = Field(
         "", max_length=MAX_PATH, description="A path, an address or a Hub id; empty: its name in the adapter directory."
     )
-    load_inplace: bool = Field(False, description="Replace what the name means now.")
-    base_model_name: str | None = Field(None, description="A served name; may be left out where one model is served.")
+    model: str = Field("", max_length=MAX_NAME, description="Its base's name; may be left out where one is served.")
+    replace: bool = Field(False, description="Replace what the name means now.")
+    pin: bool = Field(False, description="Keep it in memory. Needs a key with the scope admin.")
 
 
-class UnloadBody(BaseModel):
-    """An adapter to unload."""
+class PinBody(BaseModel):
+    """What is to change of an adapter."""
 
     model_config = ConfigDict(strict=True)
 
-    lora_name: str = Field(min_length=1, max_length=MAX_NAME, description="As it was loaded.")
-    base_model_name: str | None = Field(None, description="A served name; may be left out where one model is served.")
+    pinned: bool = Field(description="Whether it is kept in every worker's memory.")
+    model: str = Field("", max_length=MAX_NAME, description="Its base's name; may be left out where one is served.")
 
 
-class Changed(TypedDict):
-    """The adapter's canonical name."""
+class AtWorker(TypedDict):
+    """An adapter at one worker. `level` is absent, source (known by name), host (in memory) or device (in a slot)."""
 
-    lora_name: str
+    worker: str
+    level: str
+    digest: str
+    bytes: int
+    pinned: bool
+    loaded: int
+    error: str
 
 
-def _caller(request: Request) -> Caller:
+class Adapter(TypedDict):
+    """A name, and how it is at each worker. Times are Unix seconds. `digest`, `rank` and `bytes` are of what requests get."""
+
+    id: str
+    object: str
+    parent: str
+    digest: str
+    rank: int
+    bytes: int
+    pinned: bool
+    loaded: int
+    registered: bool
+    source: str
+    workers: list[AtWorker]
+
+
+class AdapterList(TypedDict):
+    """All that the caller sees."""
+
+    object: str
+    data: list[Adapter]
+
+
+class Deleted(TypedDict):
+    """It is unloaded."""
+
+    id: str
+    object: str
+    deleted: bool
+
+
+def _at(at: AdapterAt) -> AtWorker:
+    info = at.info
+    return {
+        "worker": at.worker,
+        "level": info.level.name.lower() if info else "absent",
+        "digest": info.digest.hex() if info else "",
+        "bytes": info.bytes if info else 0,
+        "pinned": info.pinned if info else False,
+        "loaded": info.loaded_unix_ms // 1000 if info else 0,
+        "error": at.error,
+    }
+
+
+def _adapter(report: AdapterReport) -> Adapter:
+    return {
+        "id": report.name,
+        "object": "adapter",
+        "parent": report.model,
+        "digest": report.digest.hex(),
+        "rank": report.rank,
+        "bytes": report.bytes,
+        "pinned": report.pinned,
+        "loaded": report.loaded_unix_ms // 1000,
+        "registered": report.registered,
+        "source": report.source,
+        "workers": [_at(at) for at in report.workers],
+    }
+
+
+def caller_of(request: Request) -> Caller:
     """Raises PermissionDenied where nobody needs a key, and the call comes from another machine."""
-    caller: Caller = request.state.caller
-    host = request.client.host if request.client is not None else ""
-    if caller is OPEN_CALLER and not _is_loopback(host):
-        raise PermissionDenied("without keys, adapters are loaded and unloaded from this machine alone")
-    return caller
+    return require_local(request.state.caller, request.client.host if request.client is not None else "")
 
 
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-@contextmanager
-def _named() -> Iterator[None]:
-    """Errors name the fields of this API."""
-    try:
-        yield
-    except AlreadyExists as error:
-        message = f"{error.message}; load_inplace replaces it"
-        raise AlreadyExists(message, param="lora_name", code=error.code) from error
-    except OctavoError as error:
-        if error.param not in _NAMES:
-            raise
-        param = _NAMES[error.param]
-        raise type(error)(error.message, param=param, retry_after=error.retry_after, code=error.code) from error
+def _name(name: str) -> str:
+    if len(name) > MAX_NAME:
+        raise InvalidRequest(f"name must have at most {MAX_NAME} characters", param="name")
+    return name
 
 
 def routes(gate: Gate, bodies: Bodies) -> APIRouter:
-    """POST /v1/load_lora_adapter and /v1/unload_lora_adapter."""
-    router = APIRouter(prefix="/v1", tags=["adapters"], route_class=json_route(bodies))
+    """/v1/adapters and /v1/adapters/{name}; a name may hold a slash."""
+    router = APIRouter(prefix="/v1", tags=["adapters"])
+    router.include_router(_with_bodies(gate, bodies))
+
+    @router.get("/adapters", responses=error_docs(401, 403))
+    async def list_adapters(request: Request, model: str = "") -> AdapterList:
+        """Every adapter that the caller sees, and how it is at each worker. Needs a key with the scope adapters or admin."""
+        reports = gate.operator.list(caller_of(request), model=model)
+        return {"object": "list", "data": list(map(_adapter, reports))}
+
+    @router.delete("/adapters/{name:path}", responses=error_docs(400, 401, 403, 404, 503))
+    async def unload(name: str, request: Request, model: str = "") -> Deleted:
+        """Unload an adapter from every worker; requests that run end on it. Needs a key as for loading."""
+        gone = await gate.operator.unload(caller_of(request), _name(name), model=model)
+        return {"id": gone, "object": "adapter", "deleted": True}
+
+    return router
+
+
+def _with_bodies(gate: Gate, bodies: Bodies) -> APIRouter:
+    router = APIRouter(route_class=json_route(bodies))
     docs = error_docs(400, 401, 403, 404, 413, 415, 429, 503)
 
-    @router.post("/load_lora_adapter", responses=docs)
-    async def load(body: LoadBody, request: Request) -> Changed:
-        """Load an adapter at every worker. Needs a key with the scope adapters (the tenant's own) or admin."""
-        caller, model = _caller(request), body.base_model_name or ""
-        with _named():
-            report = await gate.operator.load(
-                caller, body.lora_name, body.lora_path, model=model, replace=body.load_inplace
-            )
-        return {"lora_name": report.name}
+    @router.post("/adapters", responses=docs)
+    async def load(body: LoadBody, request: Request) -> Adapter:
+        """Load an adapter at every worker, or at none. Needs a key with the scope adapters (the tenant's own) or admin."""
+        report = await gate.operator.load(
+            caller_of(request), body.name, body.source, model=body.model, replace=body.replace, pin=body.pin
+        )
+        return _adapter(report)
 
-    @router.post("/unload_lora_adapter", responses=docs)
-    async def unload(body: UnloadBody, request: Request) -> Changed:
-        """Unload an adapter from every worker; requests that run end on it. Needs a key as for loading."""
-        with _named():
-            name = await gate.operator.unload(_caller(request), body.lora_name, model=body.base_model_name or "")
-        return {"lora_name": name}
+    @router.patch("/adapters/{name:path}", responses=docs)
+    async def change(name: str, body: PinBody, request: Request) -> Adapter:
+        """Pin an adapter at every worker, or not any more. Needs a key with the scope admin."""
+        return _adapter(await gate.operator.pin(caller_of(request), _name(name), body.pinned, model=body.model))
 
     return router

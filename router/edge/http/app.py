@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp
 
 from router.edge.gate import Gate
-from router.edge.http import adapters, errors, generate, reference, system, tokens
+from router.edge.http import adapters, errors, generate, lora, reference, system, tokens
 from router.edge.http.access import Access
 from router.edge.http.body import Bodies
 from router.edge.http.guard import Guard
@@ -45,6 +45,7 @@ def make_app(
     app.include_router(generate.routes(gate, settings, bodies))
     app.include_router(tokens.routes(gate, bodies))
     app.include_router(adapters.routes(gate, bodies))
+    app.include_router(lora.routes(gate, bodies))
     app.include_router(system.model_routes(gate))
     app.include_router(system.state_routes(gate, registry, version, tenants or CollectorRegistry()))
     app.include_router(reference.routes(app.openapi))
