@@ -10,6 +10,8 @@ from shared.config import ByteSize
 
 ENV_PREFIX = "OCTAVO_ROUTER_"
 
+MOST_PROCESSES = 256
+
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 
@@ -29,6 +31,9 @@ class RouterConfig:
     host: str = field(default="127.0.0.1", metadata=_help("address to listen on"))
     http_port: int = field(default=8000, metadata=_help("port of the HTTP API; 0 takes a free one"))
     grpc_port: int = field(default=50051, metadata=_help("port of the gRPC API; 0 takes a free one"))
+    processes: int = field(
+        default=1, metadata=_help("router processes on these ports; more than one are kept running by one beside them")
+    )
     workers: tuple[str, ...] = field(
         default=(),
         metadata=_help(
@@ -78,6 +83,7 @@ class RouterConfig:
         for name in ("http_port", "grpc_port"):
             _check(0 <= getattr(self, name) < 1 << 16, f"{name} must be from 0 to 65535")
         _check(self.http_port != self.grpc_port or self.http_port == 0, "http_port and grpc_port must differ")
+        _check(1 <= self.processes <= MOST_PROCESSES, f"processes must be from 1 to {MOST_PROCESSES}")
         _check(
             bool(self.workers or self.workers_file), "workers must name at least one host:port, or workers_file a file"
         )

@@ -1,8 +1,9 @@
 """The router's process: both edges and the links to its workers in one event loop.
 
 It prints two JSON lines on stdout: {"event": "listening", "http": "host:port", "grpc": "host:port"} once it listens,
-and {"event": "ready"} once some worker serves. SIGTERM and SIGINT drain it; a second one stops it at once. Exit status:
-0 after a drain, 1 where it could not listen or was stopped at once, 2 for a wrong configuration.
+and {"event": "ready"} once some worker serves. With --processes N it starts and watches N of them: see router/processes.
+SIGTERM and SIGINT drain it; a second one stops it at once. Exit status: 0 after a drain, 1 where it could not listen or
+was stopped at once, 2 for a wrong configuration.
 """
 
 import asyncio
@@ -11,7 +12,7 @@ import os
 import resource
 import sqlite3
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import uvloop
@@ -27,7 +28,10 @@ from router.edge.http import server as http_server
 from router.edge.http.app import make_app
 from router.edge.http.connection import Limits
 from router.edge.http.server import DESCRIPTORS_KEPT
+from router.exposition import Alone, Exposition
 from router.fleet.discovery import where
+from router.processes.siblings import Member, Siblings
+from router.processes.supervisor import supervise
 from router.tenancy.sqlite.schema import WrongVersion
 from router.tenancy.start import Tenancy, tenancy
 from shared import config, telemetry
@@ -48,7 +52,7 @@ def _registry() -> CollectorRegistry:
 
 
 async def _tell_ready(gate: Gate) -> None:
-    while not gate.ready():  # noqa: ASYNC110 - readiness is a question, not an event
+    while not gate.able():  # noqa: ASYNC110 - readiness is a question, not an event
         await asyncio.sleep(READY_SECONDS)
     tell(event="ready")
 
@@ -64,8 +68,22 @@ async def _drained(gate: Gate, stop: Stop, seconds: float) -> bool:
 
 
 @asynccontextmanager
+async def _metrics(
+    member: Member | None, registry: CollectorRegistry, named: CollectorRegistry
+) -> AsyncIterator[Exposition]:
+    """What /metrics shows: this process's, or those of all processes of the router, which this one answers inside the block."""
+    alone = Alone(registry, named)
+    if member is None:
+        yield alone
+        return
+    siblings = Siblings(member, alone)
+    async with siblings.listening():
+        yield siblings
+
+
+@asynccontextmanager
 async def _edges(
-    settings: RouterConfig, gate: Gate, registry: CollectorRegistry, named: CollectorRegistry
+    settings: RouterConfig, gate: Gate, registry: CollectorRegistry, exposition: Exposition, *, shared: bool
 ) -> AsyncIterator[None]:
     """Both edges; they listen inside the block. Raises OSError where a port is taken."""
     app = make_app(
@@ -74,16 +92,18 @@ async def _edges(
         version=config.version(),
         max_body_bytes=settings.max_body_bytes,
         keepalive=settings.keepalive_seconds,
-        tenants=named,
+        exposition=exposition,
     )
     limits = Limits(
         head_seconds=settings.head_seconds,
         body_seconds=settings.body_seconds,
         connections=settings.max_connections,
     )
-    http = await http_server.start(app, settings.host, settings.http_port, limits)
+    http = await http_server.start(app, settings.host, settings.http_port, limits, shared=shared)
     try:
-        rpc = await grpc_server.start(gate, settings.host, settings.grpc_port, head_seconds=settings.head_seconds)
+        rpc = await grpc_server.start(
+            gate, settings.host, settings.grpc_port, head_seconds=settings.head_seconds, shared=shared
+        )
         try:
             tell(event="listening", http=http.address, grpc=rpc.address)
             yield
@@ -105,18 +125,22 @@ def _allow_connections(wanted: int) -> None:
         _LOG.warning("max_connections is %d, but this process may open only %d files", wanted, allowed)
 
 
-async def serve(settings: RouterConfig) -> int:
-    """Runs the router until it is told to stop; its exit status. Raises OSError where it cannot listen, Exposed where it must not."""
+async def serve(settings: RouterConfig, member: Member | None = None) -> int:
+    """Runs the router until it is told to stop; its exit status. `member`: it is one of several processes.
+
+    Raises OSError where it cannot listen, Exposed where it must not."""
     _allow_connections(settings.max_connections)
     stop, registry = Stop(), _registry()
     stop.install()
     async with tenancy(settings.store) as tenants:
         if tenants.open and not settings.allow_open:
             check_open(settings.host)
-        return await _serve(settings, tenants, stop, registry)
+        return await _serve(settings, tenants, stop, registry, member)
 
 
-async def _serve(settings: RouterConfig, tenants: Tenancy, stop: Stop, registry: CollectorRegistry) -> int:
+async def _serve(
+    settings: RouterConfig, tenants: Tenancy, stop: Stop, registry: CollectorRegistry, member: Member | None
+) -> int:
     dispatch = DispatchSettings(policy=settings.policy, resume=settings.resume)
     named = CollectorRegistry()  # metrics that name tenants
     service = await start_service(
@@ -127,9 +151,17 @@ async def _serve(settings: RouterConfig, tenants: Tenancy, stop: Stop, registry:
         tenants=named,
         prefixes=tenants.prefixes,
     )
-    gate = Gate(service, timeout=settings.request_timeout or None, authenticator=tenants.authenticator)
+    gate = Gate(
+        service,
+        timeout=settings.request_timeout or None,
+        authenticator=tenants.authenticator,
+        all_up=member.all_up if member else lambda: True,
+    )
     try:
-        async with _edges(settings, gate, registry, named):
+        async with (
+            _metrics(member, registry, named) as exposition,
+            _edges(settings, gate, registry, exposition, shared=member is not None),
+        ):
             ready = asyncio.create_task(_tell_ready(gate))
             await stop.drain.wait()
             ready.cancel()
@@ -144,22 +176,34 @@ async def _serve(settings: RouterConfig, tenants: Tenancy, stop: Stop, registry:
     return 1 if stop.now.is_set() else 0
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """The `octavo-router` command."""
-    arguments = sys.argv[1:] if argv is None else argv
+def run(arguments: Sequence[str], member: Member | None = None) -> int:
+    """A router process with these flags, or what starts and watches several; its exit status."""
     settings = config.load(RouterConfig, arguments, prog="octavo-router", env_prefix=ENV_PREFIX, environ=os.environ)
     telemetry.setup_logging(settings.log_level)
+    if member is None and settings.processes > 1:
+        return _told(lambda: asyncio.run(supervise(settings, arguments)))
     flush = telemetry.setup_tracing("octavo-router", os.environ)
     try:
-        return uvloop.run(serve(settings))
+        return _told(lambda: uvloop.run(serve(settings, member)))
+    finally:
+        flush()
+
+
+def _told(work: Callable[[], int]) -> int:
+    """What `work` gives; the exit status of what it cannot do, which is said in one line."""
+    try:
+        return work()
     except (OSError, sqlite3.Error, WrongVersion) as error:
         sys.stderr.write(f"octavo-router: {error}\n")
         return 1
     except Exposed as error:
         sys.stderr.write(f"octavo-router: {error}\n")
         return 2
-    finally:
-        flush()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The `octavo-router` command."""
+    return run(sys.argv[1:] if argv is None else argv)
 
 
 if __name__ == "__main__":

@@ -54,8 +54,12 @@ def server(
     *, receive_limit: int, interceptors: Sequence[grpc.aio.ServerInterceptor] = (), options: Options = ()
 ) -> grpc.aio.Server:
     """A server that shares no port with another process unless asked to, and tolerates keepalive pings of idle streams."""
-    limits = (("grpc.max_receive_message_length", receive_limit), ("grpc.so_reuseport", 0))
-    return grpc.aio.server(interceptors=list(interceptors), options=[*_KEEPALIVE, *_ACCEPT_PINGS, *limits, *options])
+    ours = {
+        "grpc.max_receive_message_length": receive_limit,
+        "grpc.so_reuseport": 0,
+    }  # of one name twice, gRPC takes the first
+    asked = [*_KEEPALIVE, *_ACCEPT_PINGS, *(ours | dict(options)).items()]
+    return grpc.aio.server(interceptors=list(interceptors), options=asked)
 
 
 def to_status(error: errors.OctavoError) -> status_pb2.Status:

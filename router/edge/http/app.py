@@ -11,6 +11,7 @@ from router.edge.http.access import Access
 from router.edge.http.body import Bodies
 from router.edge.http.guard import Guard
 from router.edge.http.reply import Settings
+from router.exposition import Alone, Exposition
 
 _ABOUT = """
 OpenAI's API, served by Octavo. Fields marked *extension* are not OpenAI's. Fields that this server does not know are
@@ -29,8 +30,12 @@ def make_app(
     max_body_bytes: int,
     keepalive: float = 15.0,
     tenants: CollectorRegistry | None = None,
+    exposition: Exposition | None = None,
 ) -> ASGIApp:
-    """The application. `keepalive`: seconds of silence after which a stream gets a comment. `tenants`: metrics that name tenants."""
+    """The application. `keepalive`: seconds of silence after which a stream gets a comment. `tenants`: metrics that name tenants.
+
+    `exposition` is what /metrics shows, where that is more than this process's.
+    """
     app = FastAPI(
         title="Octavo",
         version=version,
@@ -47,7 +52,9 @@ def make_app(
     app.include_router(adapters.routes(gate, bodies))
     app.include_router(lora.routes(gate, bodies))
     app.include_router(system.model_routes(gate))
-    app.include_router(system.state_routes(gate, registry, version, tenants or CollectorRegistry()))
+    app.include_router(
+        system.state_routes(gate, exposition or Alone(registry, tenants or CollectorRegistry()), version)
+    )
     app.include_router(reference.routes(app.openapi))
     errors.install(app)
     return Access(Guard(app, gate))

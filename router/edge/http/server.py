@@ -54,9 +54,11 @@ def _affordable(limits: Limits) -> Limits:
     return replace(limits, connections=min(limits.connections, most))
 
 
-async def start(app: ASGIApp, host: str, port: int, limits: Limits | None = None) -> HttpServer:
-    """Raises OSError where the port is taken."""
-    bound = listen(host, port, "HTTP")
+async def start(
+    app: ASGIApp, host: str, port: int, limits: Limits | None = None, *, shared: bool = False
+) -> HttpServer:
+    """`shared`: other processes listen there too. Raises OSError where the port is taken."""
+    bound = listen(host, port, "HTTP", shared=shared)
     affordable = _affordable(limits or Limits())
     config = uvicorn.Config(
         app,

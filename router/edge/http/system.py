@@ -1,19 +1,16 @@
 """What is served, and how the server is: models, health, readiness, version, metrics."""
 
-from collections.abc import Iterator
-from itertools import chain
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import Metric
 from prometheus_client.exposition import choose_encoder
 
 from router.edge.credentials import API_KEY, AUTHORIZATION, credentials_of
 from router.edge.gate import Gate
 from router.edge.http import answers
 from router.edge.http.generate import error_docs
+from router.exposition import Exposition
 from router.service import ModelCard
 from router.tenancy.records import Scope
 from shared.errors import ModelNotFound, Unauthenticated
@@ -50,17 +47,6 @@ def model_routes(gate: Gate) -> APIRouter:
     return router
 
 
-class _Both:
-    """What two registries collect."""
-
-    def __init__(self, *registries: CollectorRegistry):
-        self._registries = registries
-
-    def collect(self) -> Iterator[Metric]:
-        """All metrics of both."""
-        return chain.from_iterable(registry.collect() for registry in self._registries)
-
-
 def _sees_tenants(gate: Gate, request: Request) -> bool:
     """Whether the counters that name tenants are for this caller: an admin's, or anyone's where there are no tenants.
 
@@ -75,7 +61,7 @@ def _sees_tenants(gate: Gate, request: Request) -> bool:
         raise
 
 
-def state_routes(gate: Gate, registry: CollectorRegistry, version: str, tenants: CollectorRegistry) -> APIRouter:
+def state_routes(gate: Gate, exposition: Exposition, version: str) -> APIRouter:
     """/health, /ready, /version and /metrics."""
     router = APIRouter(tags=["server"])
 
@@ -99,7 +85,7 @@ def state_routes(gate: Gate, registry: CollectorRegistry, version: str, tenants:
     async def metrics(request: Request) -> Response:
         """Prometheus' or OpenMetrics' text, as the scraper asks. Counters that name tenants need an admin's key."""
         encode, media_type = choose_encoder(request.headers.get("accept", ""))
-        shown: Any = _Both(registry, tenants) if _sees_tenants(gate, request) else registry
+        shown: Any = await exposition.shown(_sees_tenants(gate, request))
         return Response(encode(shown), headers={"content-type": media_type})
 
     return router
