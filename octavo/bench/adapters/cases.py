@@ -3,8 +3,8 @@
 import random
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import accumulate
+from dataclasses import dataclass, replace
+from itertools import accumulate, count
 
 from octavo.bench.adapters.engine import Ask
 from octavo.bench.workload import Item
@@ -33,11 +33,15 @@ class Case:
         """Requests at a time."""
         return self.distinct if 1 < self.distinct <= self.slots else RUNNING
 
-    def adapters(self, count: int, seed: int) -> list[int]:
-        """The adapter of each of `count` requests."""
+    def requests(self, usual: int) -> int:
+        """Of a run that has `usual` ones elsewhere: enough for each adapter to be asked for where all fit, else twice as many."""
+        return max(usual, self.distinct) if self.distinct <= self.slots else 2 * usual
+
+    def adapters(self, requests: int, seed: int) -> list[int]:
+        """The adapter of each of so many requests."""
         if self.distinct <= self.slots:
-            return [number % self.distinct for number in range(count)]
-        return drawn(self.distinct, count, skew=SKEW, seed=seed)
+            return [number % self.distinct for number in range(requests)]
+        return drawn(self.distinct, requests, skew=SKEW, seed=seed)
 
 
 def parsed(text: str) -> Case:
@@ -48,10 +52,16 @@ def parsed(text: str) -> Case:
     return Case(distinct=int(match[1]), slots=int(match[2]))
 
 
-def drawn(distinct: int, count: int, *, skew: float, seed: int) -> list[int]:
-    """`count` numbers below `distinct`; number k comes in proportion to 1 / (k + 1)^skew. The same for the same seed."""
+def drawn(distinct: int, requests: int, *, skew: float, seed: int) -> list[int]:
+    """So many numbers below `distinct`; number k comes in proportion to 1 / (k + 1)^skew. The same for the same seed."""
     weights = list(accumulate(1 / (number + 1) ** skew for number in range(distinct)))
-    return random.Random(seed).choices(range(distinct), cum_weights=weights, k=count)
+    return random.Random(seed).choices(range(distinct), cum_weights=weights, k=requests)
+
+
+def turned(items: Sequence[Item], turn: int) -> list[Item]:
+    """The same requests with their prompts turned by so many tokens: as much work, and new to a prefix cache that knows others."""
+    ends = [turn % len(item.prompt) for item in items]
+    return [replace(item, prompt=item.prompt[end:] + item.prompt[:end]) for item, end in zip(items, ends, strict=True)]
 
 
 def at_once(items: Sequence[Item], adapters: Sequence[int] | None) -> list[Ask]:
@@ -63,10 +73,11 @@ def at_once(items: Sequence[Item], adapters: Sequence[int] | None) -> list[Ask]:
 
 def arriving(items: Sequence[Item], *, distinct: int, rate: float, seconds: float, seed: int) -> list[Ask]:
     """Poisson arrivals of `rate` a second for `seconds`; each takes any of `distinct` adapters. With another number of adapters the same
-    items come at the same moments.
+    items come at the same moments; those that come again are turned.
     """
+    endless = (item for turn in count() for item in turned(items, turn))
     moments, which, at = random.Random(seed), random.Random(seed + 1), 0.0
     asks: list[Ask] = []
     while (at := at + moments.expovariate(rate)) < seconds:
-        asks.append(Ask(item=items[len(asks) % len(items)], adapter=int(which.random() * distinct), at=at))
+        asks.append(Ask(item=next(endless), adapter=int(which.random() * distinct), at=at))
     return asks

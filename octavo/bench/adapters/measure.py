@@ -1,5 +1,8 @@
 """`octavo bench adapters`: what adapters cost the engine, each figure in turns with the same requests without them.
 
+Prefix caches are on, as they are by default (a request that gives its slot away for a while finds its own blocks again); every run has
+prompts that none before it had.
+
 The bound of a run with adapters is the time of the same requests without any, and the bytes of each step's different adapters over the rate
 at which memory is read, measured beside it: t_base / (t_base + bytes / rate) of the base's throughput.
 """
@@ -14,7 +17,7 @@ from typing import Any
 
 from octavo import demo_adapters
 from octavo.bench import metrics, rates
-from octavo.bench.adapters.cases import Case, arriving, at_once
+from octavo.bench.adapters.cases import Case, arriving, at_once, turned
 from octavo.bench.adapters.engine import AdaptedEngine, Ask, Run
 from octavo.bench.engine import parts_of
 from octavo.bench.model import dtype_of
@@ -146,13 +149,15 @@ def _warm_up(engine: AdaptedEngine, asks: Sequence[Ask]) -> None:
 def _retained(bench: Bench, case: Case) -> dict[str, Any]:
     """Pairs of the same requests without adapters and with them, on one engine."""
     asked = bench.asked
-    items = asked.workload.first(max(asked.requests, case.distinct if case.running == case.distinct else 0)).items
-    bare, adapted = at_once(items, None), at_once(items, case.adapters(len(items), asked.seed))
+    items = asked.workload.first(case.requests(asked.requests)).items
+    adapters = case.adapters(len(items), asked.seed)
     pairs = []
     with bench.engine(max_adapters=case.slots, max_running=case.running) as engine:
-        _warm_up(engine, adapted)
-        for _ in range(asked.pairs):
-            base, own, read = engine.run(bare), engine.run(adapted), bench.read_rate()
+        _warm_up(engine, at_once(items, adapters))
+        for turn in range(1, asked.pairs + 1):
+            own_items = turned(items, turn)
+            base, own = engine.run(at_once(own_items, None)), engine.run(at_once(own_items, adapters))
+            read = bench.read_rate()
             pairs.append(_pair(base, own, bench.nbytes, read))
             bench.progress(f"{case.name}: {_line(pairs[-1])}")
     names = ("retention", "bound", "share_of_bound")
@@ -212,15 +217,16 @@ def _line(pair: dict[str, Any]) -> str:
 
 def _idle(bench: Bench, settings: WorkerConfig) -> dict[str, Any]:
     """The same requests, none of which has an adapter, on an engine with slots and on one without."""
-    asks = at_once(bench.asked.workload.first(bench.asked.requests).items, None)
+    items = bench.asked.workload.first(bench.asked.requests).items
     other = parts_of(replace(settings, max_adapters=0))
     pairs = []
     try:
         plain = AdaptedEngine(other)
         with bench.engine() as slotted:
             for engine in (plain, slotted):
-                _warm_up(engine, asks)
-            for _ in range(bench.asked.pairs):
+                _warm_up(engine, at_once(items, None))
+            for turn in range(1, bench.asked.pairs + 1):
+                asks = at_once(turned(items, turn), None)
                 without, own = plain.run(asks).tokens_per_s, slotted.run(asks).tokens_per_s
                 pairs.append(
                     {"without_slots": round(without, 1), "with_slots": round(own, 1), "ratio": round(own / without, 4)}
@@ -244,16 +250,23 @@ def _cliff(bench: Bench) -> dict[str, Any]:
         _warm_up(engine, all_at_once)
         capacity = len(items) / engine.run(all_at_once).seconds
         bench.progress(f"cliff: capacity {capacity:.2f} requests/s with {FULL.name}")
-        pairs = [_paired(bench, engine, items, LOAD * capacity, turn) for turn in range(asked.pairs)]
+        pairs = [
+            _paired(bench, engine, turned(items, 13 * turn), LOAD * capacity, turn)
+            for turn in range(1, asked.pairs + 1)
+        ]
     ratio = statistics.median(pair["ratio"] for pair in pairs)
     return {"capacity": round(capacity, 3), "load": LOAD, "ratio": round(ratio, 4), "pairs": pairs}
 
 
 def _paired(bench: Bench, engine: AdaptedEngine, items: Sequence[Any], rate: float, turn: int) -> dict[str, Any]:
     told: dict[str, Any] = {}
-    for case in (FULL, OVER):
+    for place, case in enumerate((FULL, OVER)):
         asks = arriving(
-            items, distinct=case.distinct, rate=rate, seconds=bench.asked.seconds, seed=bench.asked.seed + turn
+            turned(items, 7 * place),
+            distinct=case.distinct,
+            rate=rate,
+            seconds=bench.asked.seconds,
+            seed=bench.asked.seed + turn,
         )
         run = engine.run(asks)
         told[case.name] = {"requests": len(asks), "loads": run.loads, **_latencies(run)}

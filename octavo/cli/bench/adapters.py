@@ -64,7 +64,6 @@ def settings(arguments: argparse.Namespace, model: str) -> "WorkerConfig":
         return WorkerConfig(
             model=model,
             dtype=arguments.dtype,
-            prefix_cache=False,
             target_itl_ms="off",
             max_waiting=100_000,
             memory_share=0.4,  # two engines share the machine
