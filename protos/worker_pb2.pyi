@@ -952,6 +952,8 @@ class Load(_message.Message):
     STEP_US_PER_CONTEXT_TOKEN_FIELD_NUMBER: _builtins.int
     COLD_ADMISSIONS_FIELD_NUMBER: _builtins.int
     ADAPTERS_FIELD_NUMBER: _builtins.int
+    WAITING_PAIRS_FIELD_NUMBER: _builtins.int
+    STEP_US_PER_PAIR_FIELD_NUMBER: _builtins.int
     step_seq: _builtins.int
     acked_seq: _builtins.int
     running: _builtins.int
@@ -974,6 +976,9 @@ class Load(_message.Message):
     step_us_per_context_token: _builtins.float
     cold_admissions: _builtins.int
     """Requests of whose prompts most was not cached when they were first admitted, since the start."""
+    waiting_pairs: _builtins.int
+    """Of the prompt tokens that wait to be computed: (query, key) pairs of their attention."""
+    step_us_per_pair: _builtins.float
     @_builtins.property
     def adapters(self) -> _containers.RepeatedCompositeFieldContainer[Global___AdapterLoad]:
         """those that have work, or had some lately"""
@@ -999,10 +1004,12 @@ class Load(_message.Message):
         step_us_per_context_token: _builtins.float = ...,
         cold_admissions: _builtins.int = ...,
         adapters: _abc.Iterable[Global___AdapterLoad] | None = ...,
+        waiting_pairs: _builtins.int = ...,
+        step_us_per_pair: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked_seq", b"acked_seq", "adapters", b"adapters", "cold_admissions", b"cold_admissions", "context_tokens", b"context_tokens", "credits", b"credits", "draining", b"draining", "free_blocks", b"free_blocks", "has_work", b"has_work", "last_step_age_ms", b"last_step_age_ms", "predicted_step_ms", b"predicted_step_ms", "prefill_tokens_per_s", b"prefill_tokens_per_s", "running", b"running", "step_seq", b"step_seq", "step_us_per_context_token", b"step_us_per_context_token", "step_us_per_sequence", b"step_us_per_sequence", "total_blocks", b"total_blocks", "waiting", b"waiting", "waiting_uncached_tokens", b"waiting_uncached_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked_seq", b"acked_seq", "adapters", b"adapters", "cold_admissions", b"cold_admissions", "context_tokens", b"context_tokens", "credits", b"credits", "draining", b"draining", "free_blocks", b"free_blocks", "has_work", b"has_work", "last_step_age_ms", b"last_step_age_ms", "predicted_step_ms", b"predicted_step_ms", "prefill_tokens_per_s", b"prefill_tokens_per_s", "running", b"running", "step_seq", b"step_seq", "step_us_per_context_token", b"step_us_per_context_token", "step_us_per_pair", b"step_us_per_pair", "step_us_per_sequence", b"step_us_per_sequence", "total_blocks", b"total_blocks", "waiting", b"waiting", "waiting_pairs", b"waiting_pairs", "waiting_uncached_tokens", b"waiting_uncached_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -239,7 +239,8 @@ class Load:
 
     `predicted_step_ms` is what the step that runs now was expected to take, `prefill_tokens_per_s` the rate of a step that does nothing
     else. `step_us_per_sequence` and `step_us_per_context_token` are what a decode step takes longer for one more of each.
-    `waiting_uncached_tokens` are prompt tokens not computed yet, in the queue and of requests that run. `cold_admissions` counts requests,
+    `waiting_uncached_tokens` are prompt tokens not computed yet, in the queue and of requests that run, `waiting_pairs` the (query, key)
+    pairs of their attention, each of which takes `step_us_per_pair`. `cold_admissions` counts requests,
     since the start, of whose prompts most was not cached when they were first admitted. `adapters` are those that have work or had some
     lately.
     """
@@ -262,6 +263,8 @@ class Load:
     step_us_per_context_token: float = 0.0
     cold_admissions: int = 0
     adapters: tuple[AdapterLoad, ...] = ()
+    waiting_pairs: int = 0
+    step_us_per_pair: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

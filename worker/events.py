@@ -35,6 +35,8 @@ class EngineStats:
     sequence_s: float = 0.0  # what one more running sequence adds to a decode step
     context_token_s: float = 0.0  # and one more token of context
     cold_admissions: int = 0  # requests that had to compute most of their prompt
+    waiting_pairs: int = 0  # (query, key) pairs of the attention of waiting_uncached_tokens
+    pair_s: float = 0.0  # what each takes
     adapters: tuple[AdapterStats, ...] = ()  # those in device slots, with sequences, or with some lately
 
     @property

@@ -1,6 +1,7 @@
 """The seconds that placing a request on a worker costs: its own time to the first token, and what it and the others lose by each other.
 
     cost = (waiting_uncached + unacked + uncached(r)) / prefill_rate                     until the first token
+         + pair_s * (waiting_pairs + unacked pairs + pairs(r))                           of which attention over what is long
          + outputs(r) * (b * (running + waiting + unacked) + c * context)                what the others' decodes add to its own
          + PRESSURE * k / (1 - k)                                                        what a full cache costs in evictions, preemptions
          + adapter_cost
@@ -37,7 +38,9 @@ def pressure(worker: WorkerView, blocks: int) -> float:
 def base_cost(worker: WorkerView, want: Want) -> float:
     """See the module; without the adapter's part."""
     pending, uncached = worker.pending, want.uncached(worker.worker_id)
+    pairs = worker.pairs + pending.pairs + want.pairs(worker.worker_id)
     prefill = (worker.uncached + pending.uncached + uncached) / (worker.prefill_rate or ASSUMED_RATE)
+    prefill += worker.pair_s * pairs
     sequences = worker.running + worker.waiting + pending.choices
     decode = want.outputs * (worker.sequence_s * sequences + worker.context_s * (worker.context + pending.context))
     return prefill + decode + pressure(worker, (uncached + pending.uncached) // BLOCK_SIZE)

@@ -27,17 +27,19 @@ class Share(NamedTuple):
     uncached: int = 0
     context: int = 0
     cold: int = 0
+    pairs: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerView:
     """One worker that takes work and has credit for this router.
 
-    `running`, `waiting`, `uncached` (prompt tokens not computed yet), `context` (tokens of all that runs), `free_blocks` and `cold`
-    (requests that had to compute most of their prompt, ever) are the worker's last report. `pending` is what this router sent that the
-    report cannot know of. `dispatched` counts this router's requests to it, as a newcomer beginning at the least of its pool.
-    `prefill_rate` is in tokens a second, 0 where unknown; `sequence_s` and `context_s` are what one more sequence, or one more token of
-    context, adds to a decode step. `adapter_load_s` is how long an adapter takes to be ready.
+    `running`, `waiting`, `uncached` (prompt tokens not computed yet), `pairs` (of query and key, in their attention), `context` (tokens
+    of all that runs), `free_blocks` and `cold` (requests that had to compute most of their prompt, ever) are the worker's last report.
+    `pending` is what this router sent that the report cannot know of. `dispatched` counts this router's requests to it, as a newcomer
+    beginning at the least of its pool.
+    `prefill_rate` is in tokens a second, 0 where unknown, and `pair_s` what a pair takes beyond it; `sequence_s` and `context_s` are what
+    one more sequence, or one more token of context, adds to a decode step. `adapter_load_s` is how long an adapter takes to be ready.
     """
 
     worker_id: str
@@ -51,7 +53,9 @@ class WorkerView:
     free_blocks: int = 0
     total_blocks: int = 0
     cold: int = 0
+    pairs: int = 0
     prefill_rate: float = 0.0
+    pair_s: float = 0.0
     sequence_s: float = 0.0
     context_s: float = 0.0
     adapters: Mapping[bytes, AdapterUse] = field(default_factory=lambda: MappingProxyType({}))
@@ -84,7 +88,12 @@ class Want:
         """What it adds to this worker."""
         uncached = self.uncached(worker_id)
         cold = int(2 * uncached > self.prompt_tokens)
-        return Share(self.choices, uncached, self.prompt_tokens * self.choices, cold)
+        return Share(self.choices, uncached, self.prompt_tokens * self.choices, cold, self.pairs(worker_id))
+
+    def pairs(self, worker_id: str) -> int:
+        """(query, key) pairs of their attention: of all positions that this worker computes with all before them."""
+        uncached = self.uncached(worker_id)
+        return uncached * (2 * self.prompt_tokens - uncached) // 2
 
 
 class Policy(Protocol):
@@ -108,7 +117,9 @@ def view_of(info: WorkerInfo, load: Load, *, pending: Share, dispatched: int) ->
         free_blocks=load.free_blocks,
         total_blocks=load.total_blocks,
         cold=load.cold_admissions,
+        pairs=load.waiting_pairs,
         prefill_rate=load.prefill_tokens_per_s,
+        pair_s=load.step_us_per_pair / 1e6,
         sequence_s=load.step_us_per_sequence / 1e6,
         context_s=load.step_us_per_context_token / 1e6,
     )

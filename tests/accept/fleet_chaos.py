@@ -29,7 +29,7 @@ STOPPED_SECONDS = 9.0  # a stopped worker's streams go on elsewhere after 5
 PAUSE_SECONDS = 2.0  # between two faults
 SETTLE_SECONDS = 30.0
 DRAIN_SECONDS = "3"  # what has not ended by then goes on elsewhere
-SMALL = ("--threads", "1", "--kv-memory", "192MiB", "--max-model-len", "512", "--max-running", "32")
+SMALL = ("--threads", "1", "--kv-memory", "192MiB", "--max-model-len", "512", "--max-running", "64")
 PROMPTS = ("Once upon a time", "The recipe begins with", "In the year 2031", "def main():", "Dear Sir or Madam,")
 KINDS: tuple[dict[str, Any], ...] = (
     {"temperature": 0.0, "max_tokens": 48},
@@ -45,7 +45,7 @@ Tokens = dict[int, list[int]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
-    """What a caller got. `gaps` are (when, seconds) between what came."""
+    """What a caller got. `gaps` are (when, seconds) between what came, from the first token on."""
 
     tokens: Tokens
     text: dict[int, str]
@@ -57,7 +57,7 @@ class Answer:
 async def ask(client: AsyncClient, case: Mapping[str, Any]) -> Answer:
     """One stream to its end. Raises where it fails, ends without an end, or counts what did not come."""
     options = {"ignore_eos": True, "return_tokens": True, "stream": True, **case}
-    tokens, text, ends, gaps, before = Tokens(), dict[int, str](), dict[int, str | None](), [], time.monotonic()
+    tokens, text, ends, gaps, before = Tokens(), dict[int, str](), dict[int, str | None](), [], 0.0
     async with await client.complete(options.pop("prompt"), **options) as stream:
         async for delta in stream:
             assert ends.get(delta.index) is None, "something after the end"
@@ -65,7 +65,8 @@ async def ask(client: AsyncClient, case: Mapping[str, Any]) -> Answer:
             text[delta.index] = text.get(delta.index, "") + delta.text
             ends[delta.index] = delta.finish_reason
             now = time.monotonic()
-            gaps.append((now, now - before))
+            if before:
+                gaps.append((now, now - before))
             before = now
         usage = stream.usage
     assert usage is not None, "no usage"

@@ -248,7 +248,9 @@ def test_a_reject_survives(rejected):
 
 
 LOADS = {
-    name: U64 if name in {"step_seq", "acked_seq", "waiting_uncached_tokens", "context_tokens"} else U32
+    name: U64
+    if name in {"step_seq", "acked_seq", "waiting_uncached_tokens", "context_tokens", "waiting_pairs"}
+    else U32
     for name in Load.__slots__
 } | {
     "has_work": st.booleans(),
@@ -257,6 +259,7 @@ LOADS = {
     "prefill_tokens_per_s": FLOAT,
     "step_us_per_sequence": FLOAT,
     "step_us_per_context_token": FLOAT,
+    "step_us_per_pair": FLOAT,
     "adapters": st.lists(
         st.builds(AdapterLoad, digest=st.binary(min_size=32, max_size=32), running=U32, waiting=U32, idle_ms=U32),
         max_size=5,

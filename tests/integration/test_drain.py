@@ -9,6 +9,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from router.request import GenerateRequest
 from shared import rpc
+from shared.errors import Unavailable
 from tests.fakes import fleet_processes as processes
 from tests.fakes.router import Router, collect, request, running_router
 from tests.fakes.scripted_worker import until
@@ -93,21 +94,8 @@ async def test_c15_a_drained_worker_gives_up_no_stream_at_its_deadline_and_ends_
             await until(lambda: router.metric("workers", state="draining") == 1, "the notice")
             assert await serving(patient.address) == health_pb2.HealthCheckResponse.NOT_SERVING
             assert not router.service.ready()
+            with pytest.raises(Unavailable, match="no worker serves tiny now"):
+                await collect(await router.service.generate(asked(0, 4)))
             assert await asyncio.gather(*tasks) == quiet
             assert await patient.ended() == 0
             assert router.metric("resubmits_total", model="tiny", reason="drained") == moved
-
-
-async def test_a_request_that_comes_while_the_only_worker_drains_is_told_to_come_again(
-    model: Path, tmp_path: Path
-) -> None:
-    async with processes.workers(model, tmp_path, SMALL) as (worker,):
-        async with running_router(worker.address, tmp_path=tmp_path) as router:
-            await router.ready()
-            tasks = await Watched(router).begin(400)
-            worker.send(signal.SIGTERM)
-            await until(lambda: router.metric("workers", state="draining") == 1, "the notice")
-            with pytest.raises(Exception, match="no worker serves tiny now") as refused:
-                await collect(await router.service.generate(asked(0, 4)))
-            assert refused.value.code == "unavailable"
-            assert [len(tokens) for tokens in await asyncio.gather(*tasks)] == [400] * STREAMS

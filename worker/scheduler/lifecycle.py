@@ -12,6 +12,7 @@ from worker.scheduler.outbox import Outbox
 from worker.scheduler.queue import Entry, WaitingQueue
 from worker.scheduler.registry import Registry
 from worker.scheduler.residents import Residents
+from worker.scheduler.steptime import pairs_of
 from worker.scheduler.validate import longest, refusal
 from worker.sequence import Adapter, Phase, RequestState, SequenceState
 
@@ -124,7 +125,8 @@ class Lifecycle:
         outputs = min(leader.limit - len(leader.tokens), self._estimates.output_tokens)
         prompt_cost = 0.0 if again or leader.request.spec.resumed else PROMPT_COST * uncached
         cost = prompt_cost + OUTPUT_COST * outputs * len(sequences)
-        entry = Entry(sequences=sequences, since=now, uncached=uncached, cost=cost, again=again)
+        pairs = pairs_of(len(leader.tokens) - uncached, uncached)
+        entry = Entry(sequences=sequences, since=now, uncached=uncached, cost=cost, again=again, pairs=pairs)
         self._queue.push(entry)
         return entry
 

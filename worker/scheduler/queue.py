@@ -30,7 +30,8 @@ class Verdict(Enum):
 class Entry:
     """Sequences that are admitted together, the one that runs their prefill first.
 
-    `uncached` (tokens to compute) and `cost` (virtual tokens still to be charged) are estimates made when it came.
+    `uncached` (tokens to compute), `pairs` ((query, key) pairs of their attention) and `cost` (virtual tokens still to be charged) are
+    estimates made when it came.
     """
 
     sequences: list[SequenceState]
@@ -38,6 +39,7 @@ class Entry:
     uncached: int
     cost: float
     again: bool = False  # it was preempted
+    pairs: int = 0
 
     @property
     def leader(self) -> SequenceState:
@@ -92,6 +94,7 @@ class WaitingQueue:
         self._lanes: dict[tuple[str, int, bytes], _Lane] = {}  # none empty
         self._entries: dict[SequenceState, Entry] = {}
         self._uncached = 0
+        self._pairs = 0
 
     def __len__(self) -> int:
         """Sequences that wait."""
@@ -101,6 +104,11 @@ class WaitingQueue:
     def uncached_tokens(self) -> int:
         """Tokens that those who wait are expected to need computed."""
         return self._uncached
+
+    @property
+    def uncached_pairs(self) -> int:
+        """(query, key) pairs of their attention."""
+        return self._pairs
 
     def push(self, entry: Entry) -> None:
         """A new one at the end of its lane; a preempted one before all new ones, where its age puts it."""
@@ -113,6 +121,7 @@ class WaitingQueue:
             seq.phase = Phase.WAITING
             self._entries[seq] = entry
         self._uncached += entry.uncached
+        self._pairs += entry.pairs
 
     def remove(self, entry: Entry) -> None:
         """It waits no more."""
@@ -138,6 +147,7 @@ class WaitingQueue:
         if not lane.again and not lane.fresh:
             del self._lanes[key]
         self._uncached -= entry.uncached
+        self._pairs -= entry.pairs
 
     def offer(self, place: Callable[[Entry], Verdict], now: float, *, lookahead: bool) -> None:
         """Offer places in order until no one can be placed. `place` removes what it admits, and may push preempted entries."""
@@ -188,5 +198,6 @@ class WaitingQueue:
         assert all(lane.again or lane.fresh for lane in self._lanes.values()), "queue: an empty lane"
         assert all(entry in self._lanes[entry.lane] for entry in entries), "queue: lane"
         assert self._uncached == sum(entry.uncached for entry in entries), "queue: the sum of uncached tokens is off"
+        assert self._pairs == sum(entry.pairs for entry in entries), "queue: the sum of their pairs is off"
         for lane in self._lanes.values():
             assert lane.again == sorted(lane.again, key=_age), "queue: preempted entries are not in order"

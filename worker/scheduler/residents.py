@@ -10,6 +10,7 @@ from worker.kvcache.cache import Hits, KvCache
 from worker.scheduler.adapters import Adapters, SlotLoader
 from worker.scheduler.config import SchedulerConfig
 from worker.scheduler.slots import SlotPool
+from worker.scheduler.steptime import pairs_of
 from worker.sequence import Phase, SequenceState
 
 
@@ -31,6 +32,11 @@ class Residents:
     def prefill_tokens(self) -> int:
         """Tokens of unfinished prefills that no plan has scheduled yet."""
         return sum(pending for seq in self.running if (pending := seq.pending) > 1)
+
+    @property
+    def prefill_pairs(self) -> int:
+        """(query, key) pairs of their attention."""
+        return sum(pairs_of(seq.scheduled, pending) for seq in self.running if (pending := seq.pending) > 1)
 
     def admit(self, sequences: list[SequenceState], hits: Hits) -> None:
         """The first runs the prefill, of all of its known tokens behind the hits; the others fork from it."""

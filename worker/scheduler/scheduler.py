@@ -242,6 +242,8 @@ class Scheduler:
             sequence_s=self._times.sequence_s(self._config.max_running),
             context_token_s=self._times.context_token_s,
             cold_admissions=self._lifecycle.cold_admissions,
+            waiting_pairs=self._queue.uncached_pairs + self._residents.prefill_pairs,
+            pair_s=self._times.pair_s,
             adapters=self._residents.adapters.stats(),
         )
 

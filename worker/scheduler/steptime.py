@@ -46,12 +46,17 @@ class StepShape(NamedTuple):
             self.rows + length,
             self.samples + samples,
             self.context + start + length,
-            self.pairs + (length - 1) * (2 * start + length) // 2,
+            self.pairs + pairs_of(start, length),
         )
 
     def joined(self, other: "StepShape") -> "StepShape":
         """Both in one step."""
         return StepShape(*map(sum, zip(self, other, strict=True)))
+
+
+def pairs_of(start: int, length: int) -> int:
+    """(query, key) pairs of `length` positions from `start` on, but the last one's."""
+    return (length - 1) * (2 * start + length) // 2 if length else 0
 
 
 def shape_of(plan: StepPlan) -> StepShape:
@@ -128,6 +133,11 @@ class StepTimes:
         """Seconds that one more running sequence adds to a decode step, its context apart: the mean from one to `most` of them."""
         few, many = StepShape(rows=1, samples=1), StepShape(rows=most + 1, samples=most + 1)
         return (self.predict(many) - self.predict(few)) / most
+
+    @property
+    def pair_s(self) -> float:
+        """Seconds that one more (query, key) pair adds to a step."""
+        return self._parameters[-1]
 
     @property
     def context_token_s(self) -> float:

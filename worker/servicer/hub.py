@@ -218,6 +218,8 @@ class Hub:
             step_us_per_sequence=1e6 * stats.sequence_s,
             step_us_per_context_token=1e6 * stats.context_token_s,
             cold_admissions=stats.cold_admissions,
+            waiting_pairs=stats.waiting_pairs,
+            step_us_per_pair=1e6 * stats.pair_s,
         )
 
     def _credits_of(self, stream: RouterStream) -> int:

@@ -62,4 +62,4 @@ def simulate(arrivals: Sequence[Arrival], policy: Policy, setup: Setup) -> Run:
 
 def _outstanding(worker: SimWorker) -> float:
     stats = worker.scheduler.stats(0.0)
-    return stats.waiting_uncached_tokens / stats.prefill_tokens_per_s
+    return stats.waiting_uncached_tokens / stats.prefill_tokens_per_s + stats.waiting_pairs * stats.pair_s
