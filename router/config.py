@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from router.edge.ports import split
 from router.fleet.targets import check_target
 from shared.config import ByteSize
 
@@ -71,6 +72,13 @@ class RouterConfig:
             "the database of tenants, keys, limits and usage, made where there is none; without, all are let in"
         ),
     )
+    admin_listen: str | None = field(
+        default=None,
+        metadata=_help("host:port of the operators' HTTP API (/admin/v1); every call needs a key with the scope admin"),
+    )
+    admin_grpc_listen: str | None = field(
+        default=None, metadata=_help("host:port of the operators' gRPC API (octavo.v1.Admin); as admin_listen")
+    )
     allow_open: bool = field(
         default=False,
         metadata=_help("listen elsewhere than on loopback though nobody needs a key (no tenant was made)"),
@@ -83,6 +91,8 @@ class RouterConfig:
         for name in ("http_port", "grpc_port"):
             _check(0 <= getattr(self, name) < 1 << 16, f"{name} must be from 0 to 65535")
         _check(self.http_port != self.grpc_port or self.http_port == 0, "http_port and grpc_port must differ")
+        for name in ("admin_listen", "admin_grpc_listen"):
+            self._check_admin(name)
         _check(1 <= self.processes <= MOST_PROCESSES, f"processes must be from 1 to {MOST_PROCESSES}")
         _check(
             bool(self.workers or self.workers_file), "workers must name at least one host:port, or workers_file a file"
@@ -99,3 +109,13 @@ class RouterConfig:
         _check(0 <= self.request_timeout < math.inf, "request_timeout must be finite and not negative")
         _check(0 < self.keepalive_seconds < math.inf, "keepalive_seconds must be finite and positive")
         _check(0 <= self.drain_seconds < math.inf, "drain_seconds must be finite and not negative")
+
+    def _check_admin(self, name: str) -> None:
+        address = getattr(self, name)
+        if address is None:
+            return
+        try:
+            split(address)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
+        _check(self.store is not None, f"{name} needs a store")

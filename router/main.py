@@ -12,16 +12,19 @@ import os
 import resource
 import sqlite3
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import uvloop
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
+from router.admin.service import Admin
 from router.assemble import start_service
 from router.bind import Exposed, check_open
 from router.config import ENV_PREFIX, RouterConfig
+from router.dispatch import RouterService
 from router.dispatch.settings import DispatchSettings
+from router.edge.admin import admin_edges
 from router.edge.gate import Gate
 from router.edge.grpc import server as grpc_server
 from router.edge.http import server as http_server
@@ -68,6 +71,19 @@ async def _drained(gate: Gate, stop: Stop, seconds: float) -> bool:
 
 
 @asynccontextmanager
+async def _operators(
+    settings: RouterConfig, tenants: Tenancy, service: RouterService, gate: Gate, *, shared: bool
+) -> AsyncIterator[Mapping[str, str]]:
+    """The operators' listeners, where any are asked for, inside the block: their addresses."""
+    if tenants.store is None or tenants.keyring is None:
+        yield {}
+        return
+    admin = Admin(tenants.store, tenants.keyring, service.workers)
+    async with admin_edges(admin, settings, gate.able, shared=shared) as addresses:
+        yield addresses
+
+
+@asynccontextmanager
 async def _metrics(
     member: Member | None, registry: CollectorRegistry, named: CollectorRegistry
 ) -> AsyncIterator[Exposition]:
@@ -84,8 +100,8 @@ async def _metrics(
 @asynccontextmanager
 async def _edges(
     settings: RouterConfig, gate: Gate, registry: CollectorRegistry, exposition: Exposition, *, shared: bool
-) -> AsyncIterator[None]:
-    """Both edges; they listen inside the block. Raises OSError where a port is taken."""
+) -> AsyncIterator[Mapping[str, str]]:
+    """Both edges; they listen inside the block: their addresses. Raises OSError where a port is taken."""
     app = make_app(
         gate,
         registry,
@@ -105,8 +121,7 @@ async def _edges(
             gate, settings.host, settings.grpc_port, head_seconds=settings.head_seconds, shared=shared
         )
         try:
-            tell(event="listening", http=http.address, grpc=rpc.address)
-            yield
+            yield {"http": http.address, "grpc": rpc.address}
         finally:
             await rpc.stop(LAST_BYTES_SECONDS)
     finally:
@@ -160,8 +175,10 @@ async def _serve(
     try:
         async with (
             _metrics(member, registry, named) as exposition,
-            _edges(settings, gate, registry, exposition, shared=member is not None),
+            _operators(settings, tenants, service, gate, shared=member is not None) as operators,
+            _edges(settings, gate, registry, exposition, shared=member is not None) as edges,
         ):
+            tell(event="listening", **edges, **operators)
             ready = asyncio.create_task(_tell_ready(gate))
             await stop.drain.wait()
             ready.cancel()

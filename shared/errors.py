@@ -75,6 +75,12 @@ class AlreadyExists(OctavoError):
     code = "already_exists"
 
 
+class Conflict(OctavoError):
+    """It has changed since the caller read it."""
+
+    code = "conflict"
+
+
 class Overloaded(OctavoError):
     """Every queue is full; try again after `retry_after` seconds."""
 
@@ -139,6 +145,7 @@ _ANSWERS: dict[type[OctavoError], Answer] = {
     PermissionDenied: Answer("PERMISSION_DENIED", 403, "permission_error"),
     NotFound: Answer("NOT_FOUND", 404, "invalid_request_error"),
     AlreadyExists: Answer("ALREADY_EXISTS", 409, "invalid_request_error"),
+    Conflict: Answer("ABORTED", 409, "invalid_request_error"),
     Overloaded: Answer("RESOURCE_EXHAUSTED", 429, "rate_limit_error"),
     Unavailable: Answer("UNAVAILABLE", 503, "server_error"),
     DeadlineExceeded: Answer("DEADLINE_EXCEEDED", 504, "server_error"),

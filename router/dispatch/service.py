@@ -20,6 +20,7 @@ from router.dispatch.prefixes import PublicPrefixes
 from router.dispatch.settings import DispatchSettings
 from router.dispatch.validate import bad_words, check_prompt, resolve_sampling, stop_tokens
 from router.fleet.fleet import Fleet, Pool
+from router.fleet.report import WorkerReport, report
 from router.metrics import RouterMetrics
 from router.placement.prompt import PromptMarks
 from router.request import GenerateRequest, Prompt
@@ -138,6 +139,10 @@ class RouterService:
     def ready(self) -> bool:
         """See Service."""
         return self._fleet.ready()
+
+    def workers(self) -> Sequence[WorkerReport]:
+        """Every target, and the worker there."""
+        return [report(link, self._clock()) for link in self._fleet.links]
 
     async def aclose(self) -> None:
         """End every request and cut every link."""

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from router.config import RouterConfig
-from router.edge.ports import reserve
+from router.edge.ports import joined, reserve, split
 from router.processes.siblings import UP
 from shared.process import Stop, tell
 from shared.supervise.process import Command, Event
@@ -50,10 +50,15 @@ def _reserved(settings: RouterConfig, stack: ExitStack) -> Mapping[str, str]:
         held: socket.socket = stack.enter_context(reserve(host, wanted, purpose))
         return str(held.getsockname()[1])
 
-    return {
+    flags = {
         "--http-port": port(settings.host, settings.http_port, "HTTP"),
         "--grpc-port": port(settings.host, settings.grpc_port, "gRPC"),
     }
+    for name, address in (("admin", settings.admin_listen), ("admin-grpc", settings.admin_grpc_listen)):
+        if address is not None:
+            host, wanted = split(address)
+            flags[f"--{name}-listen"] = joined(host, int(port(host, wanted, "operators")))
+    return flags
 
 
 async def _first(*futures: "asyncio.Future[Any]", timeout: float | None = None) -> None:

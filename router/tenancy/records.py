@@ -4,10 +4,12 @@ wall clock.
 Whoever makes a record checks it (`__post_init__` raises InvalidRequest naming the field), so that what the store holds is right.
 """
 
+import hashlib
+import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from enum import Enum
 from fnmatch import fnmatchcase
 from types import MappingProxyType
@@ -103,6 +105,13 @@ class TenantRecord:
         _require(len(self.labels) <= _MOST_LABELS, "labels", f"takes at most {_MOST_LABELS}")
         ok = all(0 < len(k) <= 64 and len(v) <= 256 for k, v in self.labels.items())
         _require(ok, "labels", "must have names of 1 to 64 and values of up to 256 characters")
+
+
+def etag(tenant: TenantRecord) -> str:
+    """Names what is kept of a tenant: another one once anything of it has changed."""
+    values = {each.name: getattr(tenant, each.name) for each in fields(tenant)}
+    text = json.dumps({**values, "limits": asdict(tenant.limits), "labels": dict(tenant.labels)}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def matches(name: str, patterns: tuple[str, ...]) -> bool:
@@ -202,10 +211,15 @@ class Charge:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AuditRecord:
-    """One change of the store: who (`actor`: tenant/key, or a local user), what (`action`: tenant.put ...) and on what."""
+    """One change of the store: who (`actor`: tenant/key, or local:user), from where (`origin`: an address, or empty for this machine's
+    commands), what (`action`: tenant.put ...) and on what. `before` and `detail` are what was and what is kept, as JSON or in words;
+    empty for nothing. No secret stands there.
+    """
 
     time: float
     actor: str
     action: str
     subject: str
     detail: str = ""
+    origin: str = ""
+    before: str = ""

@@ -3,12 +3,21 @@
 Operations raise OctavoErrors only: NotFound, AlreadyExists, InvalidRequest; Unavailable where the store cannot be reached.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from router.tenancy.rates import Rates
-from router.tenancy.records import AdapterRecord, AuditRecord, Charge, KeyRecord, Limits, PrefixRecord, TenantRecord
+from router.tenancy.records import (
+    NOTHING,
+    AdapterRecord,
+    AuditRecord,
+    Charge,
+    KeyRecord,
+    Limits,
+    PrefixRecord,
+    TenantRecord,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,6 +125,28 @@ class UsageTotal:
     output_tokens: int
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AuditQuery:
+    """Which lines of the audit log: since <= time < until, by this actor, of this action (tenant: all of tenant.*), on this subject (acme:
+    its keys and adapters too); empty: any. At most `limit`, from behind the line of number `after`."""
+
+    since: float = 0.0
+    until: float = 2.0**53
+    actor: str = ""
+    action: str = ""
+    subject: str = ""
+    limit: int = 10_000
+    after: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AuditLine:
+    """A line of the audit log and its number, which grows."""
+
+    number: int
+    record: AuditRecord
+
+
 class Directory(Protocol):
     """Tenants, keys, adapters and public prefixes. Changes name their `actor`, and stand in the audit log by the same step."""
 
@@ -125,16 +156,26 @@ class Directory(Protocol):
     async def snapshot(self) -> Snapshot:
         """All of it."""
 
-    async def put_tenants(self, tenants: Sequence[TenantRecord], *, actor: str) -> None:
-        """Make or replace these, all or none; `uid`s are the store's."""
+    async def put_tenants(
+        self,
+        tenants: Sequence[TenantRecord],
+        *,
+        actor: str,
+        origin: str = "",
+        expected: Mapping[str, str] = NOTHING,
+    ) -> None:
+        """Make or replace these, all or none; `uid`s are the store's. Raises Conflict where one is not of the etag that is `expected` under
+        its name (see records.etag; empty: there is none of this name)."""
 
-    async def delete_tenant(self, name: str, *, actor: str) -> None:
-        """With its keys and adapters. Its lines in the ledger stay. Raises NotFound."""
+    async def delete_tenant(
+        self, name: str, *, actor: str, origin: str = "", expected: Mapping[str, str] = NOTHING
+    ) -> None:
+        """With its keys and adapters. Its lines in the ledger stay. Raises NotFound, or Conflict as put_tenants does."""
 
-    async def add_key(self, key: KeyRecord, *, actor: str) -> None:
+    async def add_key(self, key: KeyRecord, *, actor: str, origin: str = "") -> None:
         """Raises NotFound (no such tenant) or AlreadyExists (its name, or prefix)."""
 
-    async def revoke_key(self, tenant: str, name: str, *, actor: str) -> None:
+    async def revoke_key(self, tenant: str, name: str, *, actor: str, origin: str = "") -> None:
         """It is no more. Raises NotFound."""
 
     async def put_adapter(self, adapter: AdapterRecord, *, actor: str) -> None:
@@ -154,6 +195,9 @@ class Directory(Protocol):
 
     async def audit(self, *, since: float = 0.0, limit: int = 1_000) -> Sequence[AuditRecord]:
         """The log from `since` on, oldest first."""
+
+    async def audit_lines(self, query: AuditQuery) -> Sequence[AuditLine]:
+        """Lines of the log, oldest first."""
 
 
 class Books(Protocol):

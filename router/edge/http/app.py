@@ -19,7 +19,7 @@ ignored; fields that it knows, cannot serve, and that would change the output, a
 """
 
 # Requests are recorded by `Access`, once, as the gRPC edge records its own.
-_NO_TELEMETRY: TelemetryConfig = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
+NO_TELEMETRY: TelemetryConfig = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
 
 
 def make_app(
@@ -43,7 +43,7 @@ def make_app(
         strict_content_type=False,
         docs_url=None,
         redoc_url=None,
-        telemetry=_NO_TELEMETRY,
+        telemetry=NO_TELEMETRY,
     )
     settings = Settings(fingerprint=f"octavo-{version}", keepalive=keepalive)
     bodies = Bodies(limit=max_body_bytes)

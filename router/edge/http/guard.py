@@ -30,7 +30,7 @@ def _values(headers: Iterable[tuple[bytes, bytes]], name: str) -> list[str]:
     return [value.decode("latin-1") for key, value in headers if key == wanted]
 
 
-def _check_query(query: bytes) -> None:
+def check_query(query: bytes) -> None:
     """A key in an address would stand in logs and histories on its way: it is refused, right or not."""
     text = query.decode("latin-1")
     try:
@@ -70,6 +70,6 @@ class Guard:
 
     def _caller(self, scope: Scope) -> Caller:
         if scope["query_string"]:
-            _check_query(scope["query_string"])
+            check_query(scope["query_string"])
         headers = scope["headers"]
         return self._gate.authenticate(credentials_of(_values(headers, AUTHORIZATION), _values(headers, API_KEY)))

@@ -2,17 +2,19 @@
 
 import secrets
 import sqlite3
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
-from router.tenancy.records import AdapterRecord, AuditRecord, KeyRecord, PrefixRecord, TenantRecord
+from router.tenancy.records import AdapterRecord, AuditRecord, KeyRecord, PrefixRecord, TenantRecord, etag
 from router.tenancy.sqlite import rows
 from router.tenancy.sqlite.residents import HELD_SECONDS, full
-from router.tenancy.store import Snapshot
-from shared.errors import AlreadyExists, InvalidRequest, NotFound, RateLimited
+from router.tenancy.store import AuditLine, AuditQuery, Snapshot
+from shared.errors import AlreadyExists, Conflict, InvalidRequest, NotFound, RateLimited
 
 MOST_PREFIXES = 256  # each is looked for in every prompt
 
+_ANYTHING: Mapping[str, str] = MappingProxyType({})
 _MARKS = "(?, ?, ?, ?, ?, ?, ?, ?)"
 
 
@@ -38,42 +40,65 @@ def snapshot(db: sqlite3.Connection) -> Snapshot:
     )
 
 
-def put_tenants(db: sqlite3.Connection, tenants: Sequence[TenantRecord], actor: str, now: float) -> None:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class By:
+    """Who changes something, from where, and when."""
+
+    actor: str
+    now: float
+    origin: str = ""
+
+
+def put_tenants(
+    db: sqlite3.Connection, tenants: Sequence[TenantRecord], by: By, expected: Mapping[str, str] = _ANYTHING
+) -> None:
     """See Directory. What is equal already is no change."""
     for tenant in tenants:
         before = _tenant(db, tenant.name)
+        _require_unchanged(tenant.name, before, expected)
         kept = replace(tenant, uid=before.uid if before else secrets.token_hex(8))
         if kept != before:
             text = rows.tenant_to_text(kept)
             db.execute("INSERT OR REPLACE INTO tenants VALUES (?, ?)", (kept.name, text))
             db.execute("UPDATE meta SET value = 1 WHERE name = 'tenancy'")
-            _changed(db, actor, "tenant.put", kept.name, text, now)
+            _changed(db, by, "tenant.put", kept.name, text, rows.tenant_to_text(before) if before else "")
 
 
-def delete_tenant(db: sqlite3.Connection, name: str, actor: str, now: float) -> None:
+def delete_tenant(db: sqlite3.Connection, name: str, by: By, expected: Mapping[str, str] = _ANYTHING) -> None:
     """See Directory."""
+    before = _tenant(db, name)
+    if before is not None:
+        _require_unchanged(name, before, expected)
     _delete(db, "DELETE FROM tenants WHERE name = ?", (name,), f"no tenant {name!r}")
     db.execute("DELETE FROM keys WHERE tenant = ?", (name,))
     db.execute("DELETE FROM adapters WHERE tenant = ?", (name,))
-    _changed(db, actor, "tenant.delete", name, "", now)
+    _changed(db, by, "tenant.delete", name, before=rows.tenant_to_text(before) if before else "")
 
 
-def add_key(db: sqlite3.Connection, key: KeyRecord, actor: str, now: float) -> None:
+def add_key(db: sqlite3.Connection, key: KeyRecord, by: By) -> None:
     """See Directory."""
     _require_tenant(db, key.tenant)
     try:
         db.execute(f"INSERT INTO keys ({rows.KEY}) VALUES {_MARKS}", rows.key_to_row(key))
     except sqlite3.IntegrityError as error:
         raise AlreadyExists(f"the tenant {key.tenant!r} has a key {key.name!r}", param="name") from error
+    _changed(db, by, "key.add", f"{key.tenant}/{key.name}", _shown(key))
+
+
+def _shown(key: KeyRecord) -> str:
+    """A key in the audit log, without its secret's hash."""
     scopes = ",".join(sorted(scope.value for scope in key.scopes))
-    _changed(db, actor, "key.add", f"{key.tenant}/{key.name}", f"scopes {scopes}, prefix {key.prefix}", now)
+    return f"scopes {scopes}, prefix {key.prefix}, " + (
+        "never expires" if key.expires is None else f"expires {key.expires:.0f}"
+    )
 
 
-def revoke_key(db: sqlite3.Connection, tenant: str, name: str, actor: str, now: float) -> None:
+def revoke_key(db: sqlite3.Connection, tenant: str, name: str, by: By) -> None:
     """See Directory."""
+    found = db.execute(f"SELECT {rows.KEY} FROM keys WHERE tenant = ? AND name = ?", (tenant, name)).fetchone()
     query = "DELETE FROM keys WHERE tenant = ? AND name = ?"
     _delete(db, query, (tenant, name), f"the tenant {tenant!r} has no key {name!r}")
-    _changed(db, actor, "key.revoke", f"{tenant}/{name}", "", now)
+    _changed(db, by, "key.revoke", f"{tenant}/{name}", before=_shown(rows.key_from_row(found)))
 
 
 def put_adapter(db: sqlite3.Connection, adapter: AdapterRecord, actor: str, now: float) -> None:
@@ -84,14 +109,14 @@ def put_adapter(db: sqlite3.Connection, adapter: AdapterRecord, actor: str, now:
         f"INSERT OR REPLACE INTO adapters ({rows.ADAPTER}) VALUES (?, ?, ?, ?, ?, ?, ?)", rows.adapter_to_row(adapter)
     )
     detail = f"source {adapter.source}, digest {adapter.digest.hex()}, pinned {adapter.pinned}"
-    _changed(db, actor, "adapter.put", adapter.canonical, detail, now)
+    _changed(db, By(actor=actor, now=now), "adapter.put", adapter.canonical, detail)
 
 
 def delete_adapter(db: sqlite3.Connection, tenant: str, name: str, actor: str, now: float) -> None:
     """See Directory."""
     query = "DELETE FROM adapters WHERE tenant = ? AND name = ?"
     _delete(db, query, (tenant, name), f"no adapter {name!r}")
-    _changed(db, actor, "adapter.delete", f"{tenant}/{name}" if tenant else name, "", now)
+    _changed(db, By(actor=actor, now=now), "adapter.delete", f"{tenant}/{name}" if tenant else name, "")
 
 
 def put_prefix(db: sqlite3.Connection, prefix: PrefixRecord, actor: str, now: float) -> None:
@@ -102,25 +127,38 @@ def put_prefix(db: sqlite3.Connection, prefix: PrefixRecord, actor: str, now: fl
         raise InvalidRequest(f"there may be {MOST_PREFIXES} public prefixes", param="name")
     kind, size = ("system", len(prefix.system)) if prefix.system else ("text", len(prefix.text))
     detail = f"{size} characters of {kind}, models {','.join(prefix.models)}"
-    _changed(db, actor, "prefix.put", prefix.name, detail, now)
+    _changed(db, By(actor=actor, now=now), "prefix.put", prefix.name, detail)
 
 
 def delete_prefix(db: sqlite3.Connection, name: str, actor: str, now: float) -> None:
     """See Directory."""
     _delete(db, "DELETE FROM prefixes WHERE name = ?", (name,), f"no public prefix {name!r}")
-    _changed(db, actor, "prefix.delete", name, "", now)
+    _changed(db, By(actor=actor, now=now), "prefix.delete", name, "")
 
 
 def note(db: sqlite3.Connection, record: AuditRecord) -> None:
     """See Directory."""
-    row = (record.time, record.actor, record.action, record.subject, record.detail)
-    db.execute(f"INSERT INTO audit ({rows.AUDIT}) VALUES (?, ?, ?, ?, ?)", row)
+    row = [getattr(record, name) for name in rows.AUDIT.split(", ")]
+    db.execute(f"INSERT INTO audit ({rows.AUDIT}) VALUES (?, ?, ?, ?, ?, ?, ?)", row)
 
 
 def audit(db: sqlite3.Connection, since: float, limit: int) -> Sequence[AuditRecord]:
     """See Directory."""
     query = f"SELECT {rows.AUDIT} FROM audit WHERE time >= ? ORDER BY number LIMIT ?"
     return [rows.audit_from_row(row) for row in db.execute(query, (since, limit))]
+
+
+_LINES = """
+time >= ?1 AND time < ?2 AND (?3 = '' OR actor = ?3) AND (?4 = '' OR action = ?4 OR substr(action, 1, length(?4) + 1) = ?4 || '.')
+AND (?5 = '' OR subject = ?5 OR substr(subject, 1, length(?5) + 1) = ?5 || '/') AND number > ?6 ORDER BY number LIMIT ?7
+"""
+
+
+def audit_lines(db: sqlite3.Connection, query: AuditQuery) -> Sequence[AuditLine]:
+    """See Directory."""
+    values = (query.since, query.until, query.actor, query.action, query.subject, query.after, query.limit)
+    found = db.execute(f"SELECT number, {rows.AUDIT} FROM audit WHERE {_LINES}", values)
+    return [AuditLine(number=number, record=rows.audit_from_row(tuple(row))) for number, *row in found]
 
 
 def _meta(db: sqlite3.Connection, name: str) -> bytes:
@@ -154,7 +192,17 @@ def _delete(db: sqlite3.Connection, query: str, values: tuple[str, ...], missing
         raise NotFound(missing)
 
 
-def _changed(db: sqlite3.Connection, actor: str, action: str, subject: str, detail: str, now: float) -> None:
+def _require_unchanged(name: str, kept: TenantRecord | None, expected: Mapping[str, str]) -> None:
+    """Raises Conflict where `expected` says that another state was meant."""
+    if expected.get(name) not in (None, etag(kept) if kept else ""):
+        said = f"the tenant {name!r} has changed since it was read" if kept else f"there is no tenant {name!r}"
+        raise Conflict(said if expected[name] else f"there is a tenant {name!r} already", param="etag")
+
+
+def _changed(db: sqlite3.Connection, by: By, action: str, subject: str, detail: str = "", before: str = "") -> None:
     """Whoever polls the revision sees it; whoever reads the audit log, too."""
     db.execute("UPDATE meta SET value = value + 1 WHERE name = 'revision'")
-    note(db, AuditRecord(time=now, actor=actor, action=action, subject=subject, detail=detail))
+    record = AuditRecord(
+        time=by.now, actor=by.actor, origin=by.origin, action=action, subject=subject, detail=detail, before=before
+    )
+    note(db, record)

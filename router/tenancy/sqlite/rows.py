@@ -20,7 +20,7 @@ Row = tuple[Any, ...]
 KEY = "prefix, tenant, name, salt, digest, scopes, created, expires"
 ADAPTER = "tenant, name, source, digest, pinned, created, model"
 CHARGE = "id, tenant, key, model, adapter, prompt_tokens, cached_tokens, output_tokens, finish, worker, started, time"
-AUDIT = "time, actor, action, subject, detail"
+AUDIT = "time, actor, action, subject, detail, origin, before"
 
 
 def tenant_to_text(tenant: TenantRecord) -> str:

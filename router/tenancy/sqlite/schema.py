@@ -6,7 +6,7 @@ import secrets
 import sqlite3
 from pathlib import Path
 
-VERSION = 3
+VERSION = 5
 BUSY_SECONDS = 10.0  # how long a writer waits for another process's step
 
 # `spent`: what a tenant used of one quantity in one slice of time. A slice's row is taken over, `SLOTS` slices later, by another.
@@ -53,7 +53,9 @@ CREATE TRIGGER audit_stands BEFORE UPDATE ON audit BEGIN SELECT RAISE(ABORT, 'th
 # What each version has that the one before had not.
 _PREFIXES = "CREATE TABLE prefixes (name TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID"
 _MODEL = "ALTER TABLE adapters ADD COLUMN model TEXT NOT NULL DEFAULT ''"
-_ADDED = {2: _PREFIXES, 3: _MODEL}
+_ORIGIN = "ALTER TABLE audit ADD COLUMN origin TEXT NOT NULL DEFAULT ''"
+_BEFORE = "ALTER TABLE audit ADD COLUMN before TEXT NOT NULL DEFAULT ''"
+_ADDED = {2: _PREFIXES, 3: _MODEL, 4: _ORIGIN, 5: _BEFORE}
 
 
 class WrongVersion(ValueError):

@@ -1,14 +1,16 @@
 """The Store of one host. Changes and quotas go through one thread; what only reads goes through another, and never holds those up."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from router.tenancy.records import AdapterRecord, AuditRecord, KeyRecord, PrefixRecord, TenantRecord
+from router.tenancy.records import NOTHING, AdapterRecord, AuditRecord, KeyRecord, PrefixRecord, TenantRecord
 from router.tenancy.sqlite import books, directory, schema
 from router.tenancy.sqlite.thread import StoreThread
 from router.tenancy.store import (
+    AuditLine,
+    AuditQuery,
     Granted,
     Refused,
     Renewal,
@@ -41,21 +43,33 @@ class SqliteStore:
         """See Directory."""
         return await self._reader.do(directory.snapshot)
 
-    async def put_tenants(self, tenants: Sequence[TenantRecord], *, actor: str) -> None:
-        """See Directory."""
-        await self._writer.do(lambda db: directory.put_tenants(db, tenants, actor, self._clock()))
+    def _by(self, actor: str, origin: str) -> directory.By:
+        return directory.By(actor=actor, origin=origin, now=self._clock())
 
-    async def delete_tenant(self, name: str, *, actor: str) -> None:
+    async def put_tenants(
+        self,
+        tenants: Sequence[TenantRecord],
+        *,
+        actor: str,
+        origin: str = "",
+        expected: Mapping[str, str] = NOTHING,
+    ) -> None:
         """See Directory."""
-        await self._writer.do(lambda db: directory.delete_tenant(db, name, actor, self._clock()))
+        await self._writer.do(lambda db: directory.put_tenants(db, tenants, self._by(actor, origin), expected))
 
-    async def add_key(self, key: KeyRecord, *, actor: str) -> None:
+    async def delete_tenant(
+        self, name: str, *, actor: str, origin: str = "", expected: Mapping[str, str] = NOTHING
+    ) -> None:
         """See Directory."""
-        await self._writer.do(lambda db: directory.add_key(db, key, actor, self._clock()))
+        await self._writer.do(lambda db: directory.delete_tenant(db, name, self._by(actor, origin), expected))
 
-    async def revoke_key(self, tenant: str, name: str, *, actor: str) -> None:
+    async def add_key(self, key: KeyRecord, *, actor: str, origin: str = "") -> None:
         """See Directory."""
-        await self._writer.do(lambda db: directory.revoke_key(db, tenant, name, actor, self._clock()))
+        await self._writer.do(lambda db: directory.add_key(db, key, self._by(actor, origin)))
+
+    async def revoke_key(self, tenant: str, name: str, *, actor: str, origin: str = "") -> None:
+        """See Directory."""
+        await self._writer.do(lambda db: directory.revoke_key(db, tenant, name, self._by(actor, origin)))
 
     async def put_adapter(self, adapter: AdapterRecord, *, actor: str) -> None:
         """See Directory."""
@@ -80,6 +94,10 @@ class SqliteStore:
     async def audit(self, *, since: float = 0.0, limit: int = 1_000) -> Sequence[AuditRecord]:
         """See Directory."""
         return await self._reader.do(lambda db: directory.audit(db, since, limit))
+
+    async def audit_lines(self, query: AuditQuery) -> Sequence[AuditLine]:
+        """See Directory."""
+        return await self._reader.do(lambda db: directory.audit_lines(db, query))
 
     # ---- Books
 

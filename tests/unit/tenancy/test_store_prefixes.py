@@ -73,6 +73,8 @@ async def test_a_store_of_the_version_before_gets_what_it_lacks_and_keeps_what_i
     with sqlite3.connect(path) as old:
         old.execute("DROP TABLE prefixes")
         old.execute("ALTER TABLE adapters DROP COLUMN model")
+        old.execute("ALTER TABLE audit DROP COLUMN origin")
+        old.execute("ALTER TABLE audit DROP COLUMN before")
         old.execute("PRAGMA user_version = 1")
     old.close()
     again = SqliteStore(path)

@@ -1,0 +1,1 @@
+"""octavo.v1.Admin, on a listener of its own."""

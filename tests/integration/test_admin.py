@@ -1,0 +1,323 @@
+"""The operators' API over both of its edges: who may call, what changes, what stands in the audit log."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+import httpx
+import pytest
+
+from protos import admin_pb2 as pb
+from protos import admin_pb2_grpc as pb_grpc
+from router.admin.service import Admin
+from router.edge.grpc.admin import server as grpc_server
+from router.edge.http import server as http_server
+from router.edge.http.admin.app import make_admin_app
+from router.fleet.report import WorkerReport
+from router.tenancy.keyring import Keyring
+from router.tenancy.records import Scope
+from router.tenancy.sqlite.store import SqliteStore
+from router.tenancy.store import AuditQuery
+from shared import rpc
+from shared.errors import Conflict, OctavoError
+from tests.fakes import tenancy
+from tests.fakes.clock import FakeClock
+from tests.fakes.tenancy import NOW
+
+WORKER = WorkerReport(target="127.0.0.1:1", state="ready", worker_id="w1", model="tiny", running=2)
+BEYOND = {"authorization": "Bearer octk-abcdefghijkl-" + "x" * 43}
+
+
+@dataclass(kw_only=True)
+class Operators:
+    """Both edges over one store. `key` is an admin's, `plain` a key that is none; `http` speaks for the admin."""
+
+    store: SqliteStore
+    clock: FakeClock
+    http: httpx.AsyncClient
+    stub: "pb_grpc.AdminAsyncStub"
+    key: str
+    plain: str
+
+    async def call(self, method: str, request: Any, key: str | None = None) -> Any:
+        """Over gRPC, as the admin unless another key is given. Raises OctavoError."""
+        metadata = (("authorization", f"Bearer {self.key if key is None else key}"),)
+        try:
+            return await getattr(self.stub, method)(request, metadata=metadata, timeout=20)
+        except grpc.aio.AioRpcError as error:
+            raise rpc.from_rpc_error(error) from error
+
+    async def actions(self) -> list[tuple[str, str, str, str]]:
+        """Who did what, on what, from where."""
+        lines = [line.record for line in await self.store.audit_lines(AuditQuery(actor="ops/main"))]
+        return [(line.actor, line.action, line.subject, line.origin) for line in lines]
+
+
+@pytest.fixture
+async def admin(tmp_path: Path) -> AsyncIterator[Operators]:
+    clock = FakeClock()
+    clock.now = NOW
+    store = SqliteStore(tmp_path / "octavo.db", clock=clock)
+    key = await tenancy.add(store, "ops", scopes=frozenset({Scope.ADMIN}))
+    plain = await tenancy.add(store, "acme", requests_per_minute=60)
+    keyring = Keyring(store, clock=clock)
+    await keyring.refresh()
+    service = Admin(store, keyring, lambda: [WORKER], clock=clock)
+    http = await http_server.start(make_admin_app(service, max_body_bytes=1 << 16), "127.0.0.1", 0)
+    calls = await grpc_server.start(service, lambda: True, "127.0.0.1", 0)
+    bearer = {"authorization": f"Bearer {key}"}
+    async with (
+        httpx.AsyncClient(base_url=f"http://{http.address}/admin/v1", headers=bearer, timeout=20) as client,
+        rpc.channel(calls.address) as channel,
+    ):
+        yield Operators(store=store, clock=clock, http=client, stub=pb_grpc.AdminStub(channel), key=key, plain=plain)
+    await http.stop(1)
+    await calls.stop(0)
+    await store.aclose()
+
+
+ROUTES = (
+    *(
+        ("GET", path)
+        for path in ("/tenants", "/tenants/acme", "/keys", "/usage", "/usage/totals", "/audit", "/workers")
+    ),
+    *(("PUT", "/tenants/acme"), ("DELETE", "/tenants/acme"), ("POST", "/tenants:apply"), ("GET", "/nothing")),
+    *(("POST", "/tenants/acme/keys"), ("DELETE", "/tenants/acme/keys/main")),
+)
+CALLS: tuple[tuple[str, Any], ...] = (
+    ("ListTenants", pb.ListTenantsRequest()),
+    ("GetTenant", pb.GetTenantRequest(name="acme")),
+    ("ApplyTenants", pb.ApplyTenantsRequest(tenants=[pb.Tenant(name="x")])),
+    ("DeleteTenant", pb.DeleteTenantRequest(name="acme")),
+    ("CreateKey", pb.CreateKeyRequest(tenant="acme", name="x")),
+    ("ListKeys", pb.ListKeysRequest()),
+    ("RevokeKey", pb.RevokeKeyRequest(tenant="acme", name="main")),
+    ("QueryUsage", pb.QueryUsageRequest()),
+    ("SumUsage", pb.SumUsageRequest()),
+    ("QueryAudit", pb.QueryAuditRequest()),
+    ("ListWorkers", pb.ListWorkersRequest()),
+)
+
+
+async def test_every_operation_needs_an_admins_key_and_changes_nothing_without(admin: Operators) -> None:
+    assert {method for method, _ in CALLS} == {m.name for m in pb.DESCRIPTOR.services_by_name["Admin"].methods}
+    before = await admin.store.revision()
+    for given, status, code in (
+        ("nothing", 401, "invalid_api_key"),
+        ("octk-abcdefghijkl-" + "x" * 43, 401, "invalid_api_key"),
+        (admin.key[:-1], 401, "invalid_api_key"),
+        (admin.plain, 403, "permission_denied"),
+    ):
+        headers = {"authorization": f"Bearer {given}"}
+        for method, path in ROUTES:
+            answer = await admin.http.request(method, path, headers=headers, json=None if method == "GET" else {})
+            assert (answer.status_code, answer.json()["error"]["code"]) == (status, code), (method, path)
+        for method, request in CALLS:
+            with pytest.raises(OctavoError) as refused:
+                await admin.call(method, request, given)
+            assert refused.value.code == code, method
+    assert await admin.store.revision() == before
+
+
+async def test_while_no_tenant_is_made_nobody_is_an_operator(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "octavo.db")
+    keyring = Keyring(store)
+    await keyring.refresh()
+    service = Admin(store, keyring, list)
+    for key in (None, "", "octk-abcdefghijkl-" + "x" * 43):
+        with pytest.raises(OctavoError, match="octavo key create"):
+            service.operator(key, "127.0.0.1")
+    await store.aclose()
+
+
+async def test_a_tenant_is_made_read_changed_and_deleted_over_http(admin: Operators) -> None:
+    made = await admin.http.put(
+        "/tenants/beta", json={"weight": 2, "limits": {"max_n": 3}}, headers={"if-none-match": "*"}
+    )
+    assert made.status_code == 200
+    assert made.json()["limits"] == {"max_n": 3}
+    tag = made.headers["etag"]
+    again = await admin.http.put("/tenants/beta", json={}, headers={"if-none-match": "*"})
+    assert (again.status_code, again.json()["error"]["code"]) == (409, "conflict")
+    assert (await admin.http.get("/tenants/beta")).headers["etag"] == tag
+    changed = await admin.http.put("/tenants/beta", json={"weight": 3}, headers={"if-match": tag})
+    assert (changed.json()["weight"], changed.json()["limits"]) == (3, {})
+    for method in ("PUT", "DELETE"):
+        stale = await admin.http.request(method, "/tenants/beta", json={}, headers={"if-match": tag})
+        assert (stale.status_code, stale.json()["error"]["param"]) == (409, "etag")
+    assert (await admin.http.delete("/tenants/beta", headers={"if-match": changed.headers["etag"]})).status_code == 204
+    assert (await admin.http.get("/tenants/beta")).status_code == 404
+    said = [(action, subject) for _, action, subject, _ in await admin.actions()]
+    assert said == [("tenant.put", "beta"), ("tenant.put", "beta"), ("tenant.delete", "beta")]
+
+
+async def test_a_tenant_is_made_read_changed_and_deleted_over_grpc(admin: Operators) -> None:
+    given = pb.Tenant(name="beta", weight=2, limits=pb.Limits(max_n=3), models=pb.Patterns(), labels={"plan": "gold"})
+    (made,) = (await admin.call("ApplyTenants", pb.ApplyTenantsRequest(tenants=[given], only_new=True))).tenants
+    assert (made.weight, made.limits.max_n, list(made.models.patterns), list(made.adapters.patterns)) == (
+        2,
+        3,
+        [],
+        ["*"],
+    )
+    assert await admin.call("GetTenant", pb.GetTenantRequest(name="beta")) == made
+    for request in (
+        pb.ApplyTenantsRequest(tenants=[given], only_new=True),
+        pb.ApplyTenantsRequest(tenants=[pb.Tenant(name="gamma"), pb.Tenant(name="beta", etag="old")]),
+    ):
+        with pytest.raises(Conflict):
+            await admin.call("ApplyTenants", request)
+    with pytest.raises(Conflict):
+        await admin.call("DeleteTenant", pb.DeleteTenantRequest(name="beta", etag="old"))
+    names = [tenant.name for tenant in (await admin.call("ListTenants", pb.ListTenantsRequest())).tenants]
+    assert names == ["acme", "beta", "ops"], "all or none"
+    await admin.call("DeleteTenant", pb.DeleteTenantRequest(name="beta", etag=made.etag))
+    with pytest.raises(OctavoError) as gone:
+        await admin.call("GetTenant", pb.GetTenantRequest(name="beta"))
+    assert (gone.value.code, gone.value.param) == ("not_found", "name")
+
+
+async def test_of_two_that_change_the_same_state_one_wins(admin: Operators) -> None:
+    tag = (await admin.http.get("/tenants/acme")).headers["etag"]
+    answers = await asyncio.gather(
+        *(admin.http.put("/tenants/acme", json={"weight": n}, headers={"if-match": tag}) for n in range(1, 9))
+    )
+    assert sorted(answer.status_code for answer in answers) == [200] + [409] * 7
+
+
+async def test_a_key_is_shown_once_works_at_once_and_is_revoked_at_once(admin: Operators) -> None:
+    made = await admin.http.post("/tenants/ops/keys", json={"name": "second", "scopes": ["admin"], "expires": NOW + 60})
+    assert (made.status_code, made.headers["cache-control"]) == (201, "no-store")
+    secret = made.json()["key"]
+    other = await admin.call("CreateKey", pb.CreateKeyRequest(tenant="ops", name="third", scopes=[pb.KEY_SCOPE_ADMIN]))
+    for key in (secret, other.secret):
+        listed = (await admin.call("ListKeys", pb.ListKeysRequest(tenant="ops"), key)).keys
+        assert [one.name for one in listed] == ["main", "second", "third"]
+    texts = (await admin.http.get("/keys")).text + (await admin.http.get("/audit")).text
+    assert not any(key.split("-")[2] in texts for key in (secret, other.secret, admin.key))
+    assert (await admin.http.delete("/tenants/ops/keys/second")).status_code == 204
+    await admin.call("RevokeKey", pb.RevokeKeyRequest(tenant="ops", name="third"))
+    for key in (secret, other.secret):
+        with pytest.raises(OctavoError) as refused:
+            await admin.call("ListKeys", pb.ListKeysRequest(), key)
+        assert refused.value.code == "invalid_api_key"
+    assert await admin.actions() == [
+        ("ops/main", action, subject, "127.0.0.1")
+        for action, subject in (
+            *(("key.add", "ops/second"), ("key.add", "ops/third")),
+            *(("key.revoke", "ops/second"), ("key.revoke", "ops/third")),
+        )
+    ]
+
+
+async def test_the_audit_log_tells_what_was_before_and_what_is_after(admin: Operators) -> None:
+    await admin.http.put("/tenants/acme", json={"weight": 5})
+    (line,) = (
+        await admin.http.get("/audit", params={"actor": "ops/main", "action": "tenant", "subject": "acme"})
+    ).json()["lines"]
+    assert (line["time"], line["origin"], line["action"]) == (NOW, "127.0.0.1", "tenant.put")
+    assert ('"weight": 1.0' in line["before"], '"requests_per_minute": 60' in line["before"]) == (True, True)
+    assert '"weight": 5' in line["after"]
+    (told,) = (await admin.call("QueryAudit", pb.QueryAuditRequest(actor="ops/main"))).lines
+    assert (told.before, told.after) == (line["before"], line["after"])
+
+
+async def test_lists_come_in_pages_that_miss_nothing_and_repeat_nothing(admin: Operators) -> None:
+    for number in range(25):
+        wanted = tenancy.wanted(f"c{number:02}", of="acme")
+        await admin.store.reserve(wanted)
+        await admin.store.settle(tenancy.settlement(f"c{number:02}", output=number))
+    await admin.http.post("/tenants:apply", json={"tenants": [{"name": f"t{number:02}"} for number in range(25)]})
+
+    async def pages(path: str, key: str) -> list[list[Any]]:
+        found, token = [], ""
+        while True:
+            answer = (await admin.http.get(path, params={"page_size": 10, "page_token": token})).json()
+            found.append(answer[key])
+            if not (token := answer["next_page_token"]):
+                return found
+
+    lines = await pages("/usage", "lines")
+    assert [len(page) for page in lines] == [10, 10, 5]
+    assert [line["id"] for page in lines for line in page] == [f"c{number:02}" for number in range(25)]
+    names = [tenant["name"] for page in await pages("/tenants", "tenants") for tenant in page]
+    assert names == sorted({*names}) == ["acme", "ops", *(f"t{number:02}" for number in range(25))]
+    whole = await admin.call("QueryUsage", pb.QueryUsageRequest(page_size=25))
+    assert [line.output_tokens for line in whole.lines] == list(range(25))
+    rest = await admin.call("QueryUsage", pb.QueryUsageRequest(page_token=whole.next_page_token))
+    assert (len(rest.lines), rest.next_page_token) == (0, "")
+    (total,) = (await admin.http.get("/usage/totals", params={"tenant": "acme"})).json()["totals"]
+    assert (total["requests"], total["output_tokens"]) == (25, sum(range(25)))
+    csv = await admin.http.get("/usage", params={"format": "csv", "page_size": 5})
+    assert len(csv.text.splitlines()) == 6
+    assert csv.headers["x-next-page-token"]
+
+
+WRONG: tuple[tuple[str, str, Any, str | None], ...] = (
+    ("GET", "/tenants?page_size=0", None, "page_size"),
+    ("GET", "/tenants?page_size=1001", None, "page_size"),
+    ("GET", "/usage?page_token=abc", None, "page_token"),
+    ("GET", "/usage?tenannt=acme", None, "tenannt"),
+    ("GET", "/usage?tenant=a&tenant=b", None, "tenant"),
+    ("GET", "/usage?since=yesterday", None, "since"),
+    ("GET", "/usage?until=nan", None, "until"),
+    ("GET", "/usage?format=xml", None, "format"),
+    ("PUT", "/tenants/acme", [], None),
+    ("PUT", "/tenants/acme", {"name": "other"}, "name"),
+    ("PUT", "/tenants/acme", {"weight": 0}, "weight"),
+    ("PUT", "/tenants/acme", {"weigth": 1}, None),
+    ("PUT", "/tenants/acme", {"limits": {"max_n": 0}}, "limits.max_n"),
+    ("POST", "/tenants:apply", {"tenants": []}, "tenants"),
+    ("POST", "/tenants:apply", {"tenants": [{"name": "a"}, {"name": "a"}]}, "tenants[1].name"),
+    ("POST", "/tenants:apply", {"tenants": [{"name": "A"}]}, "tenants[0].name"),
+    ("POST", "/tenants/acme/keys", {}, "name"),
+    ("POST", "/tenants/acme/keys", {"name": "x", "scopes": ["root"]}, "scopes"),
+    ("POST", "/tenants/acme/keys", {"name": "x", "expires": 5}, "expires"),
+    ("POST", "/tenants/acme/keys", {"name": "x", "scope": "infer"}, "scope"),
+    ("POST", "/tenants/nobody/keys", {"name": "x"}, "tenant"),
+)
+
+
+@pytest.mark.parametrize(("method", "path", "body", "param"), WRONG, ids=lambda value: str(value)[:40])
+async def test_errors_name_the_parameter(
+    method: str, path: str, body: Any, param: str | None, admin: Operators
+) -> None:
+    before = await admin.store.revision()
+    answer = await admin.http.request(method, path, json=body)
+    assert answer.status_code in (400, 404)
+    assert answer.json()["error"]["param"] == param
+    assert await admin.store.revision() == before
+
+
+async def test_grpc_errors_name_the_field(admin: Operators) -> None:
+    for method, request, param in (
+        ("ApplyTenants", pb.ApplyTenantsRequest(), "tenants"),
+        ("ApplyTenants", pb.ApplyTenantsRequest(tenants=[pb.Tenant(name="a", weight=-1)]), "tenants[0].weight"),
+        ("ApplyTenants", pb.ApplyTenantsRequest(tenants=[pb.Tenant(name="a", limits=pb.Limits(max_n=0))]), "tenants[0].limits.max_n"),
+        ("CreateKey", pb.CreateKeyRequest(tenant="acme", name="x", scopes=[0]), "scopes"),
+        ("CreateKey", pb.CreateKeyRequest(tenant="acme", name="main"), "name"),
+        ("QueryUsage", pb.QueryUsageRequest(page_size=100_000), "page_size"),
+        ("RevokeKey", pb.RevokeKeyRequest(tenant="acme", name=admin.plain), "name"),
+    ):  # fmt: skip
+        with pytest.raises(OctavoError) as refused:
+            await admin.call(method, request)
+        assert refused.value.param == param, method
+        assert admin.plain not in refused.value.message
+
+
+async def test_workers_are_listed_as_the_router_sees_them(admin: Operators) -> None:
+    (told,) = (await admin.http.get("/workers")).json()["workers"]
+    assert (told["target"], told["state"], told["model"], told["running"]) == ("127.0.0.1:1", "ready", "tiny", 2)
+    (also,) = (await admin.call("ListWorkers", pb.ListWorkersRequest())).workers
+    assert (also.worker_id, also.running) == ("w1", 2)
+
+
+async def test_health_is_told_to_anyone_and_nothing_else_is(admin: Operators) -> None:
+    root = str(admin.http.base_url).removesuffix("/admin/v1/")
+    async with httpx.AsyncClient(base_url=root) as stranger:
+        assert (await stranger.get("/health")).status_code == 200
+        for path in ("/", "/docs", "/openapi.json", "/metrics", "/v1/models", "/admin", "/admin/v1/tenants"):
+            assert (await stranger.get(path)).status_code == 401, path
