@@ -18,6 +18,7 @@ from contextlib import asynccontextmanager
 import uvloop
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
+from router.adapters.start import registry_of
 from router.admin.service import Admin
 from router.assemble import start_service
 from router.bind import Exposed, check_open
@@ -165,6 +166,7 @@ async def _serve(
         admission=tenants.admission,
         tenants=named,
         prefixes=tenants.prefixes,
+        adapters=registry_of(tenants),
     )
     gate = Gate(
         service,
