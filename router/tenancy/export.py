@@ -1,4 +1,4 @@
-"""The ledger's lines and totals as CSV or JSON, for `octavo usage` and the admin's REST."""
+"""The ledger's lines and totals, and the audit log's lines, as CSV or JSON, for `octavo usage`, `octavo audit` and the admin's REST."""
 
 import csv
 import io
@@ -7,12 +7,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, fields
 from typing import Any, Literal
 
-from router.tenancy.records import Charge
-from router.tenancy.store import UsageLine, UsageTotal
+from router.tenancy.records import AuditRecord, Charge
+from router.tenancy.store import AuditLine, UsageLine, UsageTotal
 
 Format = Literal["csv", "json"]
 
 LINE_FIELDS = tuple(field.name for field in fields(Charge))
+AUDIT_FIELDS = ("time", "actor", "origin", "action", "subject", "before", "after")
 TOTAL_FIELDS = UsageTotal.__dataclass_fields__.keys()
 
 
@@ -24,6 +25,17 @@ def lines(found: Sequence[UsageLine], form: Format) -> str:
 def totals(found: Sequence[UsageTotal], form: Format) -> str:
     """Sums of the ledger."""
     return _written((asdict(total) for total in found), tuple(TOTAL_FIELDS), form)
+
+
+def audit(found: Sequence[AuditLine], form: Format) -> str:
+    """Lines of the audit log; times are Unix seconds."""
+    return _written((audit_fields(line.record) for line in found), AUDIT_FIELDS, form)
+
+
+def audit_fields(record: AuditRecord) -> dict[str, Any]:
+    """A line of the audit log: `before` and `after` are what was and what is kept."""
+    told = asdict(record) | {"after": record.detail}
+    return {name: told[name] for name in AUDIT_FIELDS}
 
 
 def _written(rows: Iterable[dict[str, Any]], names: Sequence[str], form: Format) -> str:

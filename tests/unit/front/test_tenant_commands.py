@@ -256,6 +256,32 @@ def test_without_a_store_named_the_option_is_asked_for(octavo: Octavo, monkeypat
         assert "--store" in err
 
 
+def test_audit_tells_what_is_asked_of_it_and_no_key(applied: Path, octavo: Octavo) -> None:
+    key = octavo("key", "create", "acme", "main")[1].strip()
+    octavo("key", "create", "other", "main")
+    octavo("tenant", "delete", "acme")
+    text = octavo("audit")[1]
+    assert key.split("-")[2] not in text
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert [(row["action"], row["subject"]) for row in rows] == [
+        *(("tenant.put", "acme"), ("tenant.put", "other"), ("key.add", "acme/main"), ("key.add", "other/main")),
+        ("tenant.delete", "acme"),
+    ]
+    assert {(row["actor"], row["origin"]) for row in rows} == {(actor(), "")}
+    assert ('"weight": 2.5' in rows[0]["after"], rows[0]["before"]) == (True, "")
+    assert ('"weight": 2.5' in rows[4]["before"], rows[4]["after"]) == (True, "")
+    for arguments, wanted in (
+        (("--action", "key"), 2),
+        (("--action", "key.add", "--subject", "acme"), 1),
+        (("--subject", "acme"), 3),
+        (("--subject", "acm"), 0),
+        (("--actor", "nobody"), 0),
+        (("--since", "1h"), 5),
+        (("--until", "1h"), 0),
+    ):
+        assert len(json.loads(octavo("audit", "--format", "json", *arguments)[1])) == wanted, arguments
+
+
 def test_usage_sums_what_the_ledger_has_of_a_tenant_in_a_time(applied: Path, octavo: Octavo) -> None:
     noon = past()("2026-03-01T12:00:00")
     for hour, (tenant, output) in enumerate((("acme", 1), ("acme", 10), ("other", 100), ("acme", 1_000))):

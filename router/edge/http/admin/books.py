@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
@@ -10,7 +9,6 @@ from fastapi.responses import JSONResponse
 from router.admin.service import Admin
 from router.edge.http.admin.query import PAGE, given, page_of, span
 from router.tenancy import export
-from router.tenancy.records import AuditRecord
 from router.tenancy.store import AuditQuery, UsageLine, UsageQuery
 from shared.errors import InvalidRequest
 
@@ -38,12 +36,6 @@ def _lines(lines: Sequence[UsageLine], following: str, csv: bool) -> Response:
     return JSONResponse({"lines": [asdict(line.charge) for line in lines], "next_page_token": following})
 
 
-def audit_fields(record: AuditRecord) -> dict[str, Any]:
-    """A line of the audit log: `before` and `after` are what was and what is kept."""
-    told = asdict(record)
-    return {**told, "after": told.pop("detail")}
-
-
 def routes(admin: Admin) -> APIRouter:
     """All of them only read."""
     router = APIRouter()
@@ -69,7 +61,7 @@ def routes(admin: Admin) -> APIRouter:
         actor, action, subject = (values.get(name, "") for name in ("actor", "action", "subject"))
         query = AuditQuery(since=since, until=until, actor=actor, action=action, subject=subject)
         page = await admin.audit(query, page_of(values))
-        lines = [audit_fields(line.record) for line in page.items]
+        lines = [export.audit_fields(line.record) for line in page.items]
         return JSONResponse({"lines": lines, "next_page_token": page.next})
 
     @router.get("/workers")
