@@ -9,7 +9,11 @@ from prometheus_client import CollectorRegistry
 
 from router import metrics as router_metrics
 from router.adapters.keeper import Keeper
+from router.adapters.names import Names
+from router.adapters.operator import Operator
+from router.adapters.places import Places
 from router.adapters.registry import Registry
+from router.adapters.reports import Reports
 from router.dispatch import RouterService
 from router.dispatch.dispatcher import Dispatcher
 from router.dispatch.settings import DispatchSettings
@@ -52,9 +56,10 @@ async def start_service(
         workers_gauge=metrics.workers,
         kv_events=settings.policy in LOOKS_AT_PREFIXES,
     )
-    dispatcher = Dispatcher(fleet, settings=settings, metrics=metrics, clock=clock)
     known = adapters or Registry()
     keeper = Keeper(fleet, known)
+    names = Names(fleet, known, keeper.why_nowhere)
+    dispatcher = Dispatcher(fleet, Places(names, clock), settings=settings, metrics=metrics, clock=clock)
     fleet.start(dispatcher.pump)
     keeper.start()
     return RouterService(
@@ -66,6 +71,7 @@ async def start_service(
         admission=admission or OpenAdmission(),
         tenants=TenantMetrics(tenants or CollectorRegistry()),
         prefixes=prefixes,
-        adapters=known,
+        names=names,
         keeper=keeper,
+        operator=Operator(fleet, known, Reports(fleet, known, keeper)),
     )

@@ -39,13 +39,6 @@ def newest(infos: Sequence[AdapterInfo]) -> AdapterInfo:
     return max(infos, key=lambda info: (bool(info.digest), info.loaded_unix_ms, info.digest))
 
 
-def holders(links: Sequence[WorkerLink], adapter: AdapterRef | None) -> list[WorkerLink]:
-    """Those of `links` to which a request for `adapter` may go. Where none has it, all: they tell why."""
-    if adapter is None:
-        return list(links)
-    return [link for link in links if link.worker and link.worker.stream.adapters.has(adapter)] or list(links)
-
-
 class Names:
     """Of all that the fleet serves. What the registry says of a name goes before what workers have under it; `why_nowhere` tells why none
     has what it says."""
@@ -64,6 +57,19 @@ class Names:
             if found is None:
                 raise
             return found
+
+    def holders(self, links: Sequence[WorkerLink], adapter: AdapterRef | None) -> list[WorkerLink]:
+        """Those of `links` to which a request for `adapter` may go. Where none has it, none while it is being loaded again, else all: they
+        tell why."""
+        if adapter is None:
+            return list(links)
+        found = [link for link in links if link.worker and link.worker.stream.adapters.has(adapter)]
+        return found or ([] if self._awaited(adapter) else list(links))
+
+    def _awaited(self, adapter: AdapterRef) -> bool:
+        record = self._registry.records.get(adapter.name)
+        same = record is not None and record.digest in (b"", adapter.digest)
+        return same and not self._why_nowhere(adapter.name)
 
     def cards(self, caller: Caller) -> list[ModelCard]:
         """The models that the caller sees, and after each its adapters, under names by which they can be asked for."""

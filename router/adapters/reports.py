@@ -29,8 +29,9 @@ class Reports:
 
     def every(self, caller: Caller, model: str) -> list[AdapterReport]:
         """Of the models that the caller sees, or of this one alone."""
-        models = sorted({link.worker.info.model for link in self._fleet.links if link.worker is not None})
-        seen = [name for name in models if model in ("", name) and caller.sees_model(name)]
+        models = {link.worker.info.model for link in self._fleet.links if link.worker is not None}
+        models |= {record.model for record in self._registry.records.values()}
+        seen = [name for name in sorted(models) if model in ("", name) and caller.sees_model(name)]
         return [report for name in seen for report in self._of_model(name, caller)]
 
     def one(self, name: str, pool: Pool, caller: Caller) -> AdapterReport:

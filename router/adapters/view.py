@@ -22,9 +22,16 @@ class AdapterRef:
         return self.digest or b"?" + self.name.encode()
 
 
+DOUBT_SECONDS = 1.0  # in which a worker's frames come to what its answer to a call has told already
+
+
 class WorkerAdapters:
     """Lives as long as a connection. `known` is set once the whole catalog has been told. `came` and `gone` are names that did so after
-    that, until whoever looks at them has emptied them; `changes` counts."""
+    that, until whoever looks at them has emptied them; `changes` counts.
+
+    What a call brought about is known by its answer (`note`), which frames that were on their way may contradict: that a name went is then
+    believed only where no frame says otherwise for a while.
+    """
 
     def __init__(self) -> None:
         self.entries: dict[str, AdapterInfo] = {}
@@ -32,6 +39,7 @@ class WorkerAdapters:
         self.came: set[str] = set()
         self.gone: set[str] = set()
         self.changes = 0
+        self._noted: set[str] = set()  # names that no frame has told of since
         self._uses: Mapping[bytes, AdapterUse] = {}
         self._load: Load | None = None  # of which _uses were made
 
@@ -40,14 +48,40 @@ class WorkerAdapters:
         self._load = None
         self.changes += 1
         for name in state.removed:
-            if self.entries.pop(name, None) is not None:
-                self._moved(name, self.gone, self.came)
+            if name in self._noted:
+                asyncio.get_running_loop().call_later(DOUBT_SECONDS, self._doubted, name)
+            else:
+                self._remove(name)
         for info in state.entries:
-            if info.name not in self.entries:
-                self._moved(info.name, self.came, self.gone)
-            self.entries[info.name] = info
+            self._noted.discard(info.name)
+            self._enter(info)
         if state.complete:
             self.known.set()
+
+    def note(self, info: AdapterInfo) -> None:
+        """A call's answer."""
+        self._load = None
+        self.changes += 1
+        self._noted.add(info.name)
+        self._enter(info)
+
+    def note_gone(self, name: str) -> None:
+        """A call's answer."""
+        self._noted.discard(name)
+        self.take(AdapterState(removed=(name,)))
+
+    def _doubted(self, name: str) -> None:
+        if name in self._noted:
+            self.note_gone(name)
+
+    def _enter(self, info: AdapterInfo) -> None:
+        if info.name not in self.entries:
+            self._moved(info.name, self.came, self.gone)
+        self.entries[info.name] = info
+
+    def _remove(self, name: str) -> None:
+        if self.entries.pop(name, None) is not None:
+            self._moved(name, self.gone, self.came)
 
     def _moved(self, name: str, into: set[str], out: set[str]) -> None:
         out.discard(name)

@@ -4,7 +4,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable
 
-from router.adapters.names import holders
+from router.adapters.places import Places
 from router.dispatch.budget import RetryBudget
 from router.dispatch.fairqueue import FairQueue, QueueFull
 from router.dispatch.flight import Flight
@@ -27,8 +27,17 @@ _POISON = "two workers in a row were lost while they ran this request: it is not
 class Dispatcher:
     """One for all pools. An Observer of its flights; `pump` listens to the fleet."""
 
-    def __init__(self, fleet: Fleet, *, settings: DispatchSettings, metrics: RouterMetrics, clock: Callable[[], float]):
+    def __init__(
+        self,
+        fleet: Fleet,
+        places: Places,
+        *,
+        settings: DispatchSettings,
+        metrics: RouterMetrics,
+        clock: Callable[[], float],
+    ):
         self._fleet = fleet
+        self._places = places
         self._settings = settings
         self._metrics = metrics
         self._clock = clock
@@ -66,6 +75,8 @@ class Dispatcher:
         self._flights.add(flight)
         self._metrics.in_flight.labels(pool.model).inc()
         self.pump(pool)
+        if flight.job.adapter is not None:
+            self._places.expect(self._fleet.candidates(pool), flight.job.adapter, flight.worker_id)
 
     def cancel_all(self, reason: str) -> None:
         """The router stops: end every flight."""
@@ -100,7 +111,8 @@ class Dispatcher:
                 flight.fail(Unavailable(f"no worker serves {pool.model} now", retry_after=1.0))
 
     def _place(self, flight: Flight) -> bool:
-        return self._place_on(flight, holders(self._fleet.candidates(flight.job.pool), flight.job.adapter))
+        links = self._places.holders(self._fleet.candidates(flight.job.pool), flight.job.adapter)
+        return self._place_on(flight, links)
 
     def _place_on(self, flight: Flight, candidates: list[WorkerLink]) -> bool:
         now = self._clock()
@@ -130,7 +142,7 @@ class Dispatcher:
     def _place_again(self, flight: Flight) -> None:
         """Place a flight that came back; where nobody can take it, it waits a while for one who can."""
         pool = flight.job.pool
-        there = holders(self._fleet.candidates(pool), flight.job.adapter)
+        there = self._places.holders(self._fleet.candidates(pool), flight.job.adapter)
         candidates = eligible(flight, there, exact=self._settings.resume == "exact")
         if not candidates:
             self._strand(flight)

@@ -7,10 +7,7 @@ from dataclasses import replace
 
 from router.adapters.keeper import Keeper
 from router.adapters.names import Meant, Names
-from router.adapters.operator import Operator
-from router.adapters.registry import Registry
 from router.adapters.report import AdapterOperator
-from router.adapters.reports import Reports
 from router.dispatch.accounts import Accounted, estimate, used
 from router.dispatch.dispatcher import Dispatcher
 from router.dispatch.ends import VERSION_GONE
@@ -59,13 +56,14 @@ class RouterService:
         admission: Admission,
         tenants: TenantMetrics,
         prefixes: Callable[[], Sequence[PrefixRecord]],
-        adapters: Registry,
+        names: Names,
         keeper: Keeper,
+        operator: AdapterOperator,
     ):
         self._fleet = fleet
-        self._names = Names(fleet, adapters, keeper.why_nowhere)
+        self._names = names
         self._keeper = keeper
-        self.operator: AdapterOperator = Operator(fleet, adapters, Reports(fleet, adapters, keeper))
+        self.operator = operator
         self._dispatcher = dispatcher
         self._settings = settings
         self._metrics = metrics

@@ -10,7 +10,7 @@ from protos import worker_pb2_grpc
 from router.fleet.link import WorkerLink
 from shared import rpc
 from shared.errors import Unavailable
-from shared.types import AdapterInfo, AdapterState
+from shared.types import AdapterInfo
 from shared.wire.adapters import adapter_info_from_pb
 
 LOAD_SECONDS = 300.0  # files may come from far
@@ -46,7 +46,14 @@ async def pin_adapter(link: WorkerLink, name: str, pinned: bool) -> AdapterInfo:
 async def unload_adapter(link: WorkerLink, name: str) -> None:
     """Raises NotFound, or WorkerGone."""
     await _told(_stub(link).UnloadAdapter(pb.UnloadAdapterRequest(name=name), timeout=UNLOAD_SECONDS))
-    _note(link, AdapterState(removed=(name,)))
+    if link.worker is not None:
+        link.worker.stream.adapters.note_gone(name)
+
+
+def prefetch_adapter(link: WorkerLink, name: str, digest: bytes) -> None:
+    """A request for it may come soon. Returns before anything is written; what comes of it, the worker's frames tell."""
+    if link.worker is not None:
+        link.worker.stream.outbound.put(pb.Up(prefetch_adapter=pb.PrefetchAdapter(name=name, digest=digest)))
 
 
 def _stub(link: WorkerLink) -> "worker_pb2_grpc.WorkerAsyncStub":
@@ -65,10 +72,6 @@ async def _told(call: Awaitable[_T]) -> _T:
 
 
 def _noted(link: WorkerLink, info: AdapterInfo) -> AdapterInfo:
-    _note(link, AdapterState(entries=(info,)))
-    return info
-
-
-def _note(link: WorkerLink, state: AdapterState) -> None:
     if link.worker is not None:
-        link.worker.stream.adapters.take(state)
+        link.worker.stream.adapters.note(info)
+    return info

@@ -1,7 +1,10 @@
 """Adapters through the whole stack, as OpenAI's and vLLM's clients ask for them: two workers, a directory of adapters, a router."""
 
+import os
 import shutil
+import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +13,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from octavo.client.adapters import AdapterClient
 from octavo.client.sync import Client
+from shared.errors import Internal, Unavailable
 from tests.e2e.conftest import SMALL
 from tests.e2e.judge import adapters as judge
 from tests.e2e.stack import RunningStack, until
@@ -119,6 +124,25 @@ def test_what_cannot_be_served_is_refused_with_its_reason_and_changes_nothing(se
         assert refused.json()["error"]["message"]
     assert served.names() == before
     assert served.tokens("one") == served.judged["one"]
+
+
+def test_workers_that_begin_again_are_told_what_was_loaded_and_nobody_gets_the_bases_tokens(served: Served) -> None:
+    with AdapterClient(served.stack.grpc) as operator:
+        operator.load("late", str(served.sources["three"]), pin=True)
+        for pid in served.stack.worker_pids:
+            os.kill(pid, signal.SIGKILL)
+
+        def whole() -> bool:
+            """Whether both workers have it again. Whatever is asked meanwhile is answered as it should be, or not at all."""
+            with suppress(Unavailable, Internal):  # Internal: both workers were lost under it
+                assert served.tokens("late") == served.judged["three"]
+            (late,) = [adapter for adapter in operator.list() if adapter.name == "late"]
+            return [at.level in ("host", "device") and at.pinned for at in late.workers] == [True, True]
+
+        until(whole, "both workers", 60)
+        assert [served.tokens("late") for _ in range(4)] == [served.judged["three"]] * 4
+        operator.unload("late")
+        assert served.asked("late").status_code == 404
 
 
 def test_an_adapter_whose_files_change_is_another_from_then_on(served: Served) -> None:

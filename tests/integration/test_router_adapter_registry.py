@@ -1,11 +1,14 @@
 """What was loaded at run time: all workers of a model have it alike, those that come later or begin again included, or none has."""
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from router.adapters import view
 from router.adapters.registry import Registry
+from router.adapters.view import WorkerAdapters
 from router.tenancy.caller import OPEN_CALLER
 from router.tenancy.records import AdapterRecord
 from shared.errors import (
@@ -16,6 +19,7 @@ from shared.errors import (
     PermissionDenied,
     Unavailable,
 )
+from shared.types import AdapterState
 from tests.fakes.router import Router, request, running_router
 from tests.fakes.scripted_worker import ScriptedWorker, until
 from tests.integration.test_router_adapters import OWNER, A, B, entry, of, refused, scripted, sent
@@ -285,3 +289,31 @@ async def test_what_was_unloaded_is_hidden_until_it_is_another_version_or_loaded
     assert not registry.hides(entry("style", B))
     await registry.put(record(digest=B), actor="me")
     assert not registry.hides(entry("style", A))
+
+
+# ---- what a call told before the worker's own frames did
+
+
+async def test_a_frame_from_before_a_load_does_not_undo_it_and_one_from_after_does(monkeypatch):
+    monkeypatch.setattr(view, "DOUBT_SECONDS", 0.01)
+    adapters = WorkerAdapters()
+    adapters.take(AdapterState(complete=True))
+    adapters.note(entry("style", A))
+    adapters.take(AdapterState(removed=("style",)))  # from when it was not there yet
+    assert adapters.entries["style"].digest == A
+    adapters.take(AdapterState(entries=(entry("style", A, rank=3),)))
+    await asyncio.sleep(0.02)  # past the doubt, of which nothing may come
+    assert adapters.entries["style"].rank == 3
+    adapters.take(AdapterState(removed=("style",)))
+    assert (adapters.entries, adapters.gone) == ({}, {"style"})
+
+
+async def test_a_load_that_another_router_undid_at_once_is_believed_to_be_undone(monkeypatch):
+    monkeypatch.setattr(view, "DOUBT_SECONDS", 0.01)
+    adapters = WorkerAdapters()
+    adapters.note(entry("style", A))
+    adapters.take(AdapterState(removed=("style",)))
+    await until(lambda: not adapters.entries, "the removal")
+    adapters.note(entry("style", A))
+    adapters.note_gone("style")
+    assert adapters.entries == {}

@@ -118,7 +118,12 @@ class AdapterService:
         """Return when `known` will know, at least for this turn of the event loop. Raises what is wrong with the name or the adapter."""
         if not request.adapter_name:
             raise AdapterVersionUnavailable("no version of this digest is here, and no name to find it by")
-        held = await self.library.have(checked(request.adapter_name))
+        try:
+            held = await self.library.have(checked(request.adapter_name))
+        except AdapterNotFound as error:
+            if request.adapter_digest:  # whoever knows a version had it from somewhere: the name is not wrong
+                raise AdapterVersionUnavailable(f"adapter {request.adapter_name!r} is not here") from error
+            raise
         if request.adapter_digest and request.adapter_digest != held.digest:
             raise AdapterVersionUnavailable(f"adapter {request.adapter_name!r} is here in another version")
 
