@@ -110,6 +110,7 @@ class Keeper:
             stale = [info.name for info in worker.stream.adapters.entries.values() if self._registry.hides(info)]
             watched = self._watched[link] = _Watched(worker, stale)
         self._learn(watched)
+        self._disown(watched)
         if watched.task is None or watched.task.done():
             due = self._due(watched)
             if due or watched.unload:
@@ -129,6 +130,15 @@ class Keeper:
             for info in list(view.entries.values()):
                 if not registry.hides(info) and not registry.busy(info.name):
                     registry.learn(info, watched.worker.info.model)
+
+    def _disown(self, watched: _Watched) -> None:
+        """Where a store tells, whatever it has unloaded is to be unloaded here, whoever did it."""
+        registry = self._registry
+        if registry.learns or watched.seen == (watched.view.changes, registry.changes):
+            return
+        infos = watched.view.entries.values()
+        hidden = [info.name for info in infos if registry.hides(info) and not registry.busy(info.name)]
+        watched.unload += [name for name in hidden if name not in watched.unload]
 
     def _due(self, watched: _Watched) -> list[AdapterRecord]:
         """Records that the worker does not satisfy, and that are not to wait."""
