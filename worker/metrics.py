@@ -1,35 +1,15 @@
 """The worker's metrics, each defined once."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from shared.types import AdapterInfo
+from worker.adaptermetrics import AdapterMetrics
 from worker.engine import Report
 
 _PREFIX = "octavo_worker_"
 _STEP_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)  # seconds
-
-
-class AdapterMetrics:
-    """Where each adapter is: source, host or device."""
-
-    def __init__(self, levels: Gauge, host: Gauge):
-        self._levels = levels
-        self._host = host
-        self._told: dict[str, AdapterInfo] = {}
-
-    def tell(self, infos: Mapping[str, AdapterInfo | None], host_bytes: int) -> None:
-        """What these names are now; None where there is none any more."""
-        for name, info in infos.items():
-            before = self._told.pop(name, None)
-            if before is not None:
-                self._levels.remove(name, before.level.value)
-            if info is not None:
-                self._told[name] = info
-                self._levels.labels(name, info.level.value).set(1)
-        self._host.set(host_bytes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +60,7 @@ class WorkerMetrics:
             failed_steps=counter("failed_steps", "Steps that failed as a whole"),
             adapters=AdapterMetrics(
                 gauge("adapter", "1 for each adapter, by the level that it is at", "adapter", "level"),
+                gauge("adapters", "Adapters that are known: at their source, in host memory, on the device", "level"),
                 gauge("adapter_host_bytes", "Bytes of adapters in host memory"),
             ),
         )
