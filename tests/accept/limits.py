@@ -1,4 +1,5 @@
-"""Four router processes, a tenant with a limit of requests and one with a limit of output tokens; two routers are killed in the middle.
+"""A router of four processes on one port, a tenant with a limit of requests and one with a limit of output tokens; two of the processes
+are killed in the middle, and started again by the router.
 
 What is accepted is counted at the clients. Then the ledger is held against what reached them: to the token where the answer came whole, and
 within two seconds of tokens where the kill cut it.
@@ -6,8 +7,10 @@ within two seconds of tokens where the kill cut it.
 
 import asyncio
 import json
+import os
+import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,10 +21,11 @@ import aiohttp
 from router.tenancy.records import Charge, Limits, TenantRecord
 from router.tenancy.sqlite.store import SqliteStore
 from router.tenancy.store import UsageQuery
-from tests.accept.routers import Host, Process, host
+from tests.accept.routers import Host, host
 from tests.accept.tenants import fill, speaker
 
 ROUTERS, LANES = 4, 3
+BROKEN = 0  # no status: the connection was cut
 SECONDS = 150.0
 KILLS = (0.3, 61.0)  # seconds, and from there on as soon as something is being written
 REQUESTS, TOKENS = 60, 6_000  # a minute
@@ -66,41 +70,45 @@ async def _one(session: aiohttp.ClientSession, tenant: str, answers: list[_Answe
         return 200
 
 
-async def _lane(
-    router: Process, tenant: str, key: str, answers: list[_Answer], statuses: list[int], end: float
-) -> None:
-    async with speaker(f"http://{router.address}", key) as session:
-        while time.time() < end:
+async def _lane(address: str, tenant: str, key: str, answers: list[_Answer], statuses: list[int], end: float) -> None:
+    """One request after the other over one connection, and over another after a kill: whichever process takes it."""
+    while time.time() < end:
+        async with speaker(f"http://{address}", key) as session:
             try:
-                status = await _one(session, tenant, answers)
+                while time.time() < end:
+                    status = await _one(session, tenant, answers)
+                    statuses.append(status)
+                    if status != 200:
+                        await asyncio.sleep(0.5)
             except (aiohttp.ClientError, TimeoutError):
-                return  # it was killed
-            statuses.append(status)
-            if status != 200:
-                await asyncio.sleep(0.2)
+                statuses.append(BROKEN)
+
+
+def _being_written(answers: list[_Answer]) -> bool:
+    return any(not one.whole and time.time() - (one.tokens or [0.0])[-1] < 0.2 for one in answers)
+
+
+async def _kill(pids: Sequence[int], answers: list[_Answer], begun: float) -> list[float]:
+    """Kills these, one after the other, each while something is being written; when that was."""
+    killed = []
+    for pid, at in zip(pids, KILLS, strict=False):
+        await asyncio.sleep(max(0.0, begun + at - time.time()))
+        while not _being_written(answers):
+            await asyncio.sleep(0.01)
+        os.kill(pid, signal.SIGKILL)
+        killed.append(time.time())
+    return killed
 
 
 async def _run(running: Host, keys: Mapping[str, str]) -> tuple[list[_Answer], list[int], list[float]]:
     answers: list[_Answer] = []
     statuses: list[int] = []
     begun = time.time()
-    end, killed = begun + SECONDS, []
     async with asyncio.TaskGroup() as group:
-
-        def lanes(router: Process) -> None:
-            for tenant, key in list(keys.items()) * LANES:
-                group.create_task(_lane(router, tenant, key, answers, statuses, end))
-
-        for router in running.routers:
-            lanes(router)
-        for victim, at in zip(list(running.routers), KILLS, strict=False):
-            await asyncio.sleep(max(0.0, begun + at - time.time()))
-            while not any(not one.whole and time.time() - (one.tokens or [0.0])[-1] < 0.2 for one in answers):
-                await asyncio.sleep(0.01)  # kill while something is being written
-            killed.append(time.time())
-            await asyncio.to_thread(victim.kill)
-            lanes(await asyncio.to_thread(running.start_router))
-    return answers, statuses, killed
+        for tenant, key in list(keys.items()) * (LANES * ROUTERS):
+            group.create_task(_lane(running.address, tenant, key, answers, statuses, begun + SECONDS))
+        killing = group.create_task(_kill(running.pids, answers, begun))
+    return answers, statuses, killing.result()
 
 
 async def _ledger(path: Path) -> dict[str, Charge]:
@@ -138,6 +146,7 @@ def show() -> Mapping[str, Any]:
         answers, statuses, killed = asyncio.run(_run(running, keys))
         time.sleep(LOST_AFTER)
         ledger = asyncio.run(_ledger(running.store))
+        again = sum("is ready again" in line for line in running.router.rest())
     requests = _most([(charge.started, 1) for charge in ledger.values() if charge.tenant == "requests"])
     tokens = _most([(at, 1) for one in answers if one.tenant == "tokens" for at in one.tokens])
     whole, cut = _wrong(answers, ledger)
@@ -154,9 +163,12 @@ def show() -> Mapping[str, Any]:
         and tokens <= TOKENS + slack
         and not whole
         and not cut
-        and len(killed) == len(KILLS),
+        and len(killed) == again == len(KILLS)
+        and statuses.count(BROKEN) > 0,
         "routers": ROUTERS,
         "killed": len(killed),
+        "started_again": again,
+        "connections_cut": statuses.count(BROKEN),
         "seconds_measured": SECONDS,
         "most_requests_a_minute": requests,
         "limit_of_requests": REQUESTS,
@@ -165,7 +177,7 @@ def show() -> Mapping[str, Any]:
         "slack_of_output_tokens": slack,
         "accepted": len(answers),
         "refused": sum(status == 429 for status in statuses),
-        "other_statuses": sorted(set(statuses) - {200, 429}),
+        "other_statuses": sorted(set(statuses) - {200, 429, BROKEN}),
         "whole": sum(one.whole for one in answers),
         "cut": sum(not one.whole for one in answers),
         "lost_lines": len(lost),

@@ -1,4 +1,4 @@
-"""A worker with a tiny model and several router processes over one store, each on a port of its own, ended by pid."""
+"""A worker with a tiny model and a router of several processes on one port and one store (--processes), ended by pid."""
 
 import json
 import os
@@ -7,8 +7,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tests.accept.run import ROOT
 from tests.e2e.conftest import SMALL
@@ -20,13 +21,14 @@ STOP_SECONDS = 30.0
 
 
 class Process:
-    """A worker or a router; `address` is what it tells under `name` once it listens."""
+    """A worker or a router; `said` is what it tells once it listens, `address` what stands there under `name`."""
 
     def __init__(self, module: str, name: str, *arguments: str):
         command = [sys.executable, "-m", module, *arguments, "--log-level", "warning"]
         self.process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=os.environ)
         assert self.process.stdout is not None
-        self.address: str = json.loads(self.process.stdout.readline())[name]
+        self.said: dict[str, Any] = json.loads(self.process.stdout.readline())
+        self.address: str = self.said[name]
         os.set_blocking(self.process.stdout.fileno(), False)
 
     def ready(self) -> bool:
@@ -34,6 +36,11 @@ class Process:
         assert self.process.poll() is None, "it ended"
         assert self.process.stdout is not None
         return '"ready"' in self.process.stdout.readline()
+
+    def rest(self) -> list[str]:
+        """What it has said since, as far as it has come."""
+        assert self.process.stdout is not None
+        return self.process.stdout.readlines()
 
     def kill(self) -> None:
         """At once, with nothing said to anyone."""
@@ -52,32 +59,36 @@ class Process:
 
 @dataclass(kw_only=True)
 class Host:
-    """`routers` that live; more may be started."""
+    """`router` is what watches over its processes, whose ids at the start are `pids`; all share its address and the store."""
 
     worker: Process
     store: Path
-    routers: list[Process] = field(default_factory=list)
+    router: Process
 
-    def start_router(self) -> Process:
-        """One more, ready."""
-        ports = ("--http-port", "0", "--grpc-port", "0")
-        router = Process("router.main", "http", "--workers", self.worker.address, *ports, "--store", str(self.store))
-        self.routers.append(router)
-        until(router.ready, "a router", START_SECONDS)
-        return router
+    @property
+    def address(self) -> str:
+        """Of the HTTP API."""
+        return self.router.address
+
+    @property
+    def pids(self) -> list[int]:
+        """Of the processes, as they were at the start."""
+        return list(self.router.said["pids"])
 
 
 @contextmanager
 def host(folder: Path, routers: int) -> Iterator[Host]:
-    """A worker and so many routers."""
+    """A worker, and a router of so many processes on one port."""
     model = write_tiny_llama(folder / "tiny")
     worker = Process("worker.main", "address", "--model", str(model), "--port", "0", "--served-name", "tiny", *SMALL)
-    running = Host(worker=worker, store=folder / "octavo.db")
+    started, store = [worker], folder / "octavo.db"
     try:
         until(worker.ready, "the worker", START_SECONDS)
-        for _ in range(routers):
-            running.start_router()
-        yield running
+        flags = ("--http-port", "0", "--grpc-port", "0", "--processes", str(routers), "--store", str(store))
+        router = Process("router.main", "http", "--workers", worker.address, *flags)
+        started.append(router)
+        until(router.ready, "the router", START_SECONDS)
+        yield Host(worker=worker, store=store, router=router)
     finally:
-        for process in (*running.routers, worker):
+        for process in reversed(started):
             process.stop()
