@@ -4,6 +4,7 @@ Streams are closed loops over a few requests, half on the base model and half on
 one that a quiet worker gave. Times between tokens are taken in windows with and without loads, in turns in one run.
 """
 
+import argparse
 import asyncio
 import json
 import os
@@ -24,9 +25,6 @@ from octavo.bench.metrics import percentile
 from tests.fakes.adapter_client import AdapterClient, Quiet, adapter_client
 
 STREAMS = 32
-OPERATIONS = 200
-PAIRS = 5
-WINDOW_SECONDS = 20.0
 OPERATION_SECONDS = 0.5  # between two of a window with loads
 MEDIAN, P99 = 1.10, 1.50  # at most so many times what it is without loads
 SPARE_BYTES = (
@@ -34,6 +32,16 @@ SPARE_BYTES = (
 )  # that the process may have grown by: what malloc keeps of blocks of 10 to 40 MB, up and down without a trend
 SETTLE_SECONDS = 20.0
 REQUEST = {"length": 64, "max_tokens": 48}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Extent:
+    """How much is done: operations under streams, and pairs of windows of so many seconds (no pair: nothing is timed). As the issue has it
+    unless told."""
+
+    operations: int = 200
+    pairs: int = 5
+    seconds: float = 20.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -148,19 +156,19 @@ async def _unload_all(client: AdapterClient, source: Path) -> None:
         await client.unload(f"n{number}")
 
 
-async def windows(client: AdapterClient, quiet: Quiet, sources: Sequence[Path]) -> dict[str, Any]:
+async def windows(client: AdapterClient, quiet: Quiet, sources: Sequence[Path], extent: Extent) -> dict[str, Any]:
     """Pairs of windows without and with loads; gaps between tokens of each, in milliseconds."""
     gaps: dict[str, list[float]] = {"without": [], "with": []}
     draw, loads = random.Random(1), 0
     async with streams(client, quiet, STREAMS):
-        await asyncio.sleep(WINDOW_SECONDS / 4)
-        for _ in range(PAIRS):
+        await asyncio.sleep(extent.seconds / 4)
+        for _ in range(extent.pairs):
             for kind in ("without", "with"):
                 client.router.gaps.clear()
                 if kind == "with":
-                    loads += await _window(client, sources, draw)
+                    loads += await _window(client, sources, draw, extent.seconds)
                 else:
-                    await asyncio.sleep(WINDOW_SECONDS)
+                    await asyncio.sleep(extent.seconds)
                 gaps[kind] += [1000 * gap for _, gap in client.router.gaps]
     told = {kind: {"median": percentile(each, 50), "p99": percentile(each, 99)} for kind, each in gaps.items()}
     ratios = {name: told["with"][name] / told["without"][name] for name in ("median", "p99")}
@@ -170,12 +178,14 @@ async def windows(client: AdapterClient, quiet: Quiet, sources: Sequence[Path]) 
         "ratios": ratios,
         "tokens": {kind: len(each) for kind, each in gaps.items()},
         "operations": loads,
+        "pairs": extent.pairs,
+        "seconds": extent.seconds,
     }
 
 
-async def _window(client: AdapterClient, sources: Sequence[Path], draw: random.Random) -> int:
+async def _window(client: AdapterClient, sources: Sequence[Path], draw: random.Random, seconds: float) -> int:
     loop = asyncio.get_running_loop()
-    end, done = loop.time() + WINDOW_SECONDS, 0
+    end, done = loop.time() + seconds, 0
     while loop.time() < end:
         await client.operate(draw, sources)
         done += 1
@@ -183,22 +193,20 @@ async def _window(client: AdapterClient, sources: Sequence[Path], draw: random.R
     return done
 
 
-async def measure(
-    model: Path, sources: Sequence[Path], *arguments: str, operations: int = OPERATIONS, timed: bool
-) -> Mapping[str, Any]:
+async def measure(model: Path, sources: Sequence[Path], *arguments: str, extent: Extent) -> Mapping[str, Any]:
     """Both, or the first alone where nothing is to be timed."""
     async with worker(model, "--max-adapters", "4", *arguments) as process, adapter_client(process.address) as client:
         await client.load("mine", sources[-1])
         cases = [(name, first) for name in ("", "mine") for first in range(4)]
         quiet = await client.quiet(cases, **REQUEST)
-        told = await unaltered(process, client, quiet, sources, operations)
-        if not timed:
+        told = await unaltered(process, client, quiet, sources, extent.operations)
+        if not extent.pairs:
             return told
-        itl = await windows(client, quiet, sources)
+        itl = await windows(client, quiet, sources, extent)
         return {"passed": told["passed"] and itl["passed"], "unaltered": told, "windows": itl}
 
 
-def show() -> Mapping[str, Any]:
+def show(extent: Extent = Extent()) -> Mapping[str, Any]:
     """On the demo model, with adapters of all its projections, ranks 8 to 32."""
     from transformers import AutoModelForCausalLM
 
@@ -217,4 +225,19 @@ def show() -> Mapping[str, Any]:
             for seed in range(6)
         ]
         del base
-        return asyncio.run(measure(model, sources, "--kv-memory", "128MiB", timed=True))
+        return asyncio.run(measure(model, sources, "--kv-memory", "128MiB", extent=extent))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The figures as JSON, of as much as is asked; exit status 1 where they do not pass."""
+    parser = argparse.ArgumentParser(prog="python -m tests.accept.adapter_churn", description=__doc__)
+    for name, kind in (("operations", int), ("pairs", int), ("seconds", float)):
+        default = getattr(Extent(), name)
+        parser.add_argument(f"--{name}", type=kind, default=default, help=f"({default:g})")
+    told = show(Extent(**vars(parser.parse_args(argv))))
+    print(json.dumps(told, indent=1))
+    return 0 if told["passed"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -33,8 +33,7 @@ def test_c1_c2_c7_1000_operations_alter_no_stream_and_leave_nothing(tmp_path: Pa
             "--depth",
             depth,
             "--check-integrity",
-            operations=1_000,
-            timed=False,
+            extent=adapter_churn.Extent(operations=1_000, pairs=0),
         )
     )
     assert told["passed"], told
