@@ -6,6 +6,7 @@ sockets that never listen, so that they stay the router's while its processes co
 """
 
 import asyncio
+import logging
 import signal
 import socket
 import sys
@@ -22,6 +23,8 @@ from shared.process import Stop, tell
 from shared.supervise.process import Command, Event
 from shared.supervise.supervised import StartFailed, Supervised
 
+_LOG = logging.getLogger("octavo.router")
+
 SPARE_SECONDS = 5.0  # beyond a process's own drain, before it is killed
 
 
@@ -33,8 +36,9 @@ class _Teller:
         tell(event="state", text=text)
 
     def notice(self, text: str) -> None:
-        """See Report."""
+        """See Report. Whoever reads only the log learns of it too."""
         tell(event="notice", text=text)
+        _LOG.warning("%s", text)
 
     def log(self, name: str, line: str) -> None:
         """See Report. A process's log names what it needs to."""

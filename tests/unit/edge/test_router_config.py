@@ -1,5 +1,7 @@
 """The router's configuration holds only what can be run."""
 
+from pathlib import Path
+
 import pytest
 
 from router.config import RouterConfig
@@ -28,6 +30,11 @@ def test_the_defaults_listen_on_loopback_alone() -> None:
         ({"max_connections": 0}, "max_connections"),
         ({"request_timeout": -1.0}, "request_timeout"),
         ({"keepalive_seconds": 0.0}, "keepalive_seconds"),
+        ({"processes": 0}, "processes"),
+        ({"processes": 257}, "processes"),
+        ({"admin_listen": "127.0.0.1:8001"}, "admin_listen needs a store"),
+        ({"admin_listen": "8001", "store": Path("x")}, "admin_listen: '8001'"),
+        ({"admin_grpc_listen": "a:99999", "store": Path("x")}, "admin_grpc_listen: 'a:99999'"),
         ({"drain_seconds": -0.1}, "drain_seconds"),
         ({"drain_seconds": float("inf")}, "drain_seconds"),
     ],
