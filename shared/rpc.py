@@ -12,7 +12,7 @@ from google.protobuf import any_pb2, duration_pb2
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
 from grpc_status import rpc_status
 
-from shared import errors
+from shared import errors, grpc_server
 
 Options = Sequence[tuple[str, int]]
 
@@ -59,7 +59,7 @@ def server(
         "grpc.so_reuseport": 0,
     }  # of one name twice, gRPC takes the first
     asked = [*_KEEPALIVE, *_ACCEPT_PINGS, *(ours | dict(options)).items()]
-    return grpc.aio.server(interceptors=list(interceptors), options=asked)
+    return grpc_server.server(interceptors, asked)
 
 
 def to_status(error: errors.OctavoError) -> status_pb2.Status:

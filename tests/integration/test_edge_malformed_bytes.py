@@ -15,6 +15,7 @@ from router.edge.grpc import server as grpc_server
 from shared import rpc
 from tests.fakes.edges import GrpcEdge, grpc_edge
 from tests.fakes.service import FakeService
+from tests.hostile import http2
 from tests.hostile.senders import send_call
 
 BYTES = (b"\xff" * 50, b"\x0a\xff")
@@ -50,6 +51,13 @@ async def test_malformed_bytes_are_invalid_on_every_method_and_the_next_request_
         await _invalid(channel.unary_stream("/octavo.v1.Inference/Generate")(data, timeout=10))
         await _invalid(channel.stream_stream("/octavo.v1.Inference/Session")(iter([data]), timeout=10))
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
+    assert [response async for response in edge.stub.Generate(pb.GenerateRequest(model="tiny", prompt="Hello"))]
+
+
+@pytest.mark.parametrize("path", [b"/\xff\xfe/\x00", b"\xff", b"", b"/", b"/no.such/Method", "/é/ü".encode("latin-1")])
+async def test_a_call_whose_path_is_no_method_is_answered_and_the_server_serves_on(edge: GrpcEdge, path: bytes) -> None:
+    answer = await http2.first_frame_of((http2.HEADERS, http2.RESET, http2.GOAWAY), edge.address, http2.call(path))
+    assert answer == http2.HEADERS
     assert [response async for response in edge.stub.Generate(pb.GenerateRequest(model="tiny", prompt="Hello"))]
 
 
