@@ -22,10 +22,15 @@ WITH_BODIES = (
     "POST /v1/completions",
     "POST /tokenize",
     "POST /detokenize",
+    "POST /v1/adapters",
+    "PATCH /v1/adapters/{name}",
     "POST /v1/load_lora_adapter",
     "POST /v1/unload_lora_adapter",
 )
-OTHERS = ("GET /v1/models", "GET /v1/models/{model_id}", "GET /health", "GET /ready", "GET /version", "GET /metrics")
+OTHERS = (
+    *("GET /v1/models", "GET /v1/models/{model_id}", "GET /v1/adapters", "DELETE /v1/adapters/{name}"),
+    *("GET /health", "GET /ready", "GET /version", "GET /metrics"),
+)
 
 
 @pytest.fixture(scope="module")
