@@ -116,6 +116,9 @@ def _in_addresses(cast: Cast) -> Iterator[Try]:
         for header in ("x-nothing: 1", bearer(cast.own)):
             data = send("POST", f"/v1/completions?{name}={cast.own}", ASK, header)
             yield Try(name=f"?{name}= {header[:8]}", data=data, statuses=(400,))
+    for name in ("x", "prompt"):
+        data = send("POST", f"/v1/completions?{name}=%6Fctk{cast.own[4:]}", ASK, bearer(cast.own))
+        yield Try(name=f"?{name}=, escaped", data=data, statuses=(400,))
     data = send("GET", f"/v1/models/{cast.other}", b"", bearer(cast.own))
     yield Try(name="another's key as a model", data=data, statuses=(404,))
     yield Try(name="a key as a path", data=send("GET", f"/{cast.own}", b"", bearer(cast.own)), statuses=(404,))

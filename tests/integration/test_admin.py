@@ -225,6 +225,13 @@ async def test_the_audit_log_tells_what_was_before_and_what_is_after(admin: Oper
     assert (told.before, told.after) == (line["before"], line["after"])
 
 
+async def test_a_key_that_was_written_where_none_belongs_is_in_no_line_of_the_audit_log(admin: Operators) -> None:
+    await admin.http.put("/tenants/acme", json={"labels": {"note": admin.plain}})
+    await admin.http.put("/tenants/acme", json={})
+    shown = [(await admin.http.get("/audit", params={"format": form})).text for form in ("json", "csv")]
+    assert all("octk-***" in text and admin.plain.split("-")[2] not in text for text in shown)
+
+
 async def test_lists_come_in_pages_that_miss_nothing_and_repeat_nothing(admin: Operators) -> None:
     for number in range(25):
         wanted = tenancy.wanted(f"c{number:02}", of="acme")

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, unquote
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -33,11 +33,12 @@ def _values(headers: Iterable[tuple[bytes, bytes]], name: str) -> list[str]:
 def check_query(query: bytes) -> None:
     """A key in an address would stand in logs and histories on its way: it is refused, right or not."""
     text = query.decode("latin-1")
+    plain = unquote(text)
     try:
         names = {name.lower() for name, _ in parse_qsl(text, keep_blank_values=True, max_num_fields=_MOST_FIELDS)}
     except ValueError as error:
         raise InvalidRequest("the address has too many parameters") from error
-    if KEY_MARK in text or names & _KEY_NAMES:
+    if KEY_MARK in plain or names & _KEY_NAMES:
         raise InvalidRequest("send the API key in the Authorization header, never in an address")
 
 

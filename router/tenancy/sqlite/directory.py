@@ -11,6 +11,7 @@ from router.tenancy.sqlite import rows
 from router.tenancy.sqlite.residents import HELD_SECONDS, full
 from router.tenancy.store import AuditLine, AuditQuery, Snapshot
 from shared.errors import AlreadyExists, Conflict, InvalidRequest, NotFound, RateLimited
+from shared.redact import redact
 
 MOST_PREFIXES = 256  # each is looked for in every prompt
 
@@ -137,8 +138,9 @@ def delete_prefix(db: sqlite3.Connection, name: str, actor: str, now: float) -> 
 
 
 def note(db: sqlite3.Connection, record: AuditRecord) -> None:
-    """See Directory."""
-    row = [getattr(record, name) for name in rows.AUDIT.split(", ")]
+    """See Directory. What somebody wrote where no key belongs (a label, a name) is taken out."""
+    values = (getattr(record, name) for name in rows.AUDIT.split(", "))
+    row = [redact(value) if isinstance(value, str) else value for value in values]
     db.execute(f"INSERT INTO audit ({rows.AUDIT}) VALUES (?, ?, ?, ?, ?, ?, ?)", row)
 
 

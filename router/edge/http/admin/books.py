@@ -13,7 +13,7 @@ from router.tenancy.store import AuditQuery, UsageLine, UsageQuery
 from shared.errors import InvalidRequest
 
 _USAGE = frozenset({"since", "until", "tenant", "key_name", "model", "format"})
-_AUDIT = frozenset({"since", "until", "actor", "action", "subject"})
+_AUDIT = frozenset({"since", "until", "actor", "action", "subject", "format"})
 _NEXT = "x-next-page-token"
 
 
@@ -60,7 +60,9 @@ def routes(admin: Admin) -> APIRouter:
         since, until = span(values)
         actor, action, subject = (values.get(name, "") for name in ("actor", "action", "subject"))
         query = AuditQuery(since=since, until=until, actor=actor, action=action, subject=subject)
-        page = await admin.audit(query, page_of(values))
+        csv, page = _csv(values), await admin.audit(query, page_of(values))
+        if csv:
+            return Response(export.audit(page.items, "csv"), media_type="text/csv", headers={_NEXT: page.next})
         lines = [export.audit_fields(line.record) for line in page.items]
         return JSONResponse({"lines": lines, "next_page_token": page.next})
 
