@@ -6,7 +6,7 @@ import asyncio
 import logging
 from dataclasses import dataclass
 
-from router.adapters.registry import Registry, satisfies, source_of
+from router.adapters.registry import Registry, means, satisfies, source_of
 from router.adapters.view import WorkerAdapters
 from router.fleet.adapters import load_adapter, pin_adapter, unload_adapter
 from router.fleet.fleet import Fleet
@@ -176,13 +176,16 @@ class Keeper:
             _LOG.warning("adapter %s, unloaded meanwhile, is still at %s: %s", name, link.target, error.message)
 
     async def _load(self, link: WorkerLink, record: AdapterRecord) -> None:
+        """A pin that finds no room does not keep the adapter from being used."""
         name = record.canonical
         if self._registry.records.get(name) != record:
             return
-        _LOG.info("adapter %s is loaded at %s, which has it not", name, link.target)
-        info = await load_adapter(link, name, source_of(record), replace=True, pin=record.pinned, digest=record.digest)
-        if info.pinned and not record.pinned:
-            await pin_adapter(link, name, False)
+        info = None if link.worker is None else link.worker.stream.adapters.entries.get(name)
+        if info is None or not means(info, record):
+            _LOG.info("adapter %s is loaded at %s, which has it not", name, link.target)
+            info = await load_adapter(link, name, source_of(record), replace=True, digest=record.digest)
+        if info.pinned != record.pinned:
+            await pin_adapter(link, name, record.pinned)
         if name not in self._registry.records and not self._registry.busy(name):  # unloaded meanwhile
             await self._unload(link, name)
 

@@ -122,8 +122,8 @@ class Names:
         record = self._registry.records.get(name)
         if record is None or base not in ("", record.model) or not caller.sees_model(record.model):
             return
-        why = self._why_nowhere(name)
-        message = f"it cannot be loaded again: {why}" if why else "no worker has it loaded yet"
+        # Why is the operator's to know: the reason may name paths.
+        message = "the workers cannot load it again" if self._why_nowhere(name) else "no worker has it loaded yet"
         raise Unavailable(f"adapter {name!r}: {message}", retry_after=1.0, param="model", code="adapter_unavailable")
 
     def _of_bases(self, model: str) -> list[tuple[str, str]]:

@@ -32,11 +32,14 @@ def source_of(record: AdapterRecord) -> str:
     return "" if record.source == record.canonical else record.source
 
 
-def satisfies(info: AdapterInfo | None, record: AdapterRecord) -> bool:
-    """Whether a worker that says this of the name has what it is to mean. Of a record without a digest any version will do."""
-    if info is None or info.pinned != record.pinned:
-        return False
+def means(info: AdapterInfo, record: AdapterRecord) -> bool:
+    """Whether what a worker has under the name is what it is to mean. Of a record without a digest any version will do."""
     return not record.digest or info.digest == record.digest
+
+
+def satisfies(info: AdapterInfo | None, record: AdapterRecord) -> bool:
+    """Whether a worker that says this of the name has nothing to be told."""
+    return info is not None and info.pinned == record.pinned and means(info, record)
 
 
 class Registry:

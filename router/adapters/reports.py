@@ -48,7 +48,9 @@ class Reports:
 
     def _report(self, name: str, model: str, links: Sequence[WorkerLink], caller: Caller) -> AdapterReport:
         record = self._registry.records.get(name)
-        places = [self._at(link, name) for link in links]
+        admin = Scope.ADMIN in caller.scopes
+        told = admin or name.startswith(f"{caller.tenant.id}/")  # reasons may name others' paths
+        places = [self._at(link, name, told=told) for link in links]
         infos = [place.info for place in places if place.info is not None]
         meant = [info for info in infos if record is None or not record.digest or info.digest == record.digest]
         best = newest(meant) if meant else AdapterInfo(name=name, digest=record.digest if record else b"")
@@ -62,12 +64,12 @@ class Reports:
             pinned=record.pinned if record else best.pinned,
             loaded_unix_ms=best.loaded_unix_ms,
             registered=record is not None,
-            source=source if Scope.ADMIN in caller.scopes else "",
+            source=source if admin else "",
             workers=places,
         )
 
-    def _at(self, link: WorkerLink, name: str) -> AdapterAt:
+    def _at(self, link: WorkerLink, name: str, *, told: bool) -> AdapterAt:
         assert link.worker is not None
         info = link.worker.stream.adapters.entries.get(name)
         error = self._keeper.failure(link, name) or (info.error if info is not None else "")
-        return AdapterAt(worker=link.worker.info.worker_id, info=info, error=error)
+        return AdapterAt(worker=link.worker.info.worker_id, info=info, error=error if told else "")

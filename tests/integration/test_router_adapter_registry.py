@@ -21,7 +21,7 @@ from shared.errors import (
 )
 from shared.types import AdapterState
 from tests.fakes.router import Router, request, running_router
-from tests.fakes.scripted_worker import ScriptedWorker, until
+from tests.fakes.scripted_worker import ScriptedWorker, echo, until
 from tests.integration.test_router_adapters import OWNER, A, B, entry, of, refused, scripted, sent
 
 
@@ -124,6 +124,67 @@ async def test_pins_need_a_key_of_an_admin(tmp_path):
         assert (worker.pins, worker.stages) == ([], [])
 
 
+# ---- workers that are lost, and callers that leave, on the way
+
+
+class Dying(ScriptedWorker):
+    """Ends while it is told to load: when it is to read alone (`at_stage`), or when it is to use what it has read."""
+
+    at_stage = False
+
+    async def LoadAdapter(self, request: Any, context: Any) -> Any:
+        if request.stage is self.at_stage:
+            asyncio.get_running_loop().create_task(self.stop())
+            await asyncio.Event().wait()
+        return await super().LoadAdapter(request, context)
+
+
+@pytest.mark.parametrize("at_stage", [True, False])
+async def test_a_worker_that_is_lost_on_the_way_holds_up_nobody_and_is_told_when_it_comes_again(tmp_path, at_stage):
+    one, two = scripted(worker_id="w1"), Dying(script=echo, max_adapters=4, worker_id="w2")
+    two.at_stage = at_stage
+    async with one, two, running_router(one, two, tmp_path=tmp_path) as router:
+        await router.ready(2)
+        assert (await load(router, "style", "/a")).digest == digest("/a")
+        await ask(router)
+        assert (versions(one), versions(two)) == ([digest("/a")], [])
+        again = scripted(worker_id="w3")
+        again.port = two.port
+        async with again:
+            await until(lambda: versions(again) == [digest("/a")], "the adapter")
+
+
+async def test_a_caller_that_leaves_in_the_middle_leaves_no_half_of_a_change(tmp_path):
+    one, two = scripted(worker_id="w1"), scripted(worker_id="w2")
+    async with one, two, running_router(one, two, tmp_path=tmp_path) as router:
+        await router.ready(2)
+        task = asyncio.create_task(load(router, "style", "/a"))
+        await until(lambda: one.stages or two.stages, "the beginning")
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await until(lambda: versions(one, two) == [digest("/a")] * 2, "both workers")
+        await until(lambda: [r.registered for r in router.service.operator.list(OPEN_CALLER)] == [True], "the registry")
+
+
+async def test_a_pin_that_finds_no_room_does_not_keep_a_newcomer_from_serving(tmp_path):
+    one, two = scripted(worker_id="w1"), scripted(worker_id="w2")
+    async with one, two:
+        port = two.port
+        await two.stop()
+        async with running_router(one, f"127.0.0.1:{port}", tmp_path=tmp_path) as router:
+            await router.ready()
+            await load(router, "style", "/a", pin=True)
+            two.refuses = Overloaded("3 adapters are pinned", code="adapter_memory")  # of pins
+            await two.__aenter__()
+            await until(lambda: versions(two) == [digest("/a")], "the adapter")
+
+            def reasons() -> list[str]:
+                return [at.error for at in router.service.operator.list(OPEN_CALLER)[0].workers]
+
+            await until(lambda: reasons() == ["", "3 adapters are pinned"], "the reason")
+            assert not two.adapters["style"].pinned
+
+
 # ---- told
 
 
@@ -165,9 +226,8 @@ async def test_a_worker_that_begins_again_is_told_before_it_gets_requests(tmp_pa
         await until(lambda: router.service.operator.list(OPEN_CALLER)[0].workers[0].info, "the adapter")
         await ask(router)
         assert sent(worker) == [("style", digest("/a"))]
-        assert [(load.source, load.digest, load.pin) for load in worker.loads[1:]] == [
-            ("/a", digest("/a"), True)
-        ] * len(worker.loads[1:])
+        assert {(load.source, load.digest) for load in worker.loads[1:]} == {("/a", digest("/a"))}
+        await until(lambda: worker.adapters["style"].pinned, "the pin")
 
 
 async def test_a_worker_that_joins_gets_what_was_loaded_before_it(tmp_path):
