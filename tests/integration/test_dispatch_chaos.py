@@ -106,7 +106,7 @@ async def passing(router: Router, tasks: list["asyncio.Task[str]"]) -> None:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-async def test_whatever_breaks_each_request_ends_once_and_nothing_is_left(tmp_path, seed: int) -> None:
+async def test_router_case_29_whatever_breaks_each_request_ends_once_and_nothing_is_left(tmp_path, seed: int) -> None:
     draw = random.Random(seed)
     async with fake_worker(info={"worker_id": "a"}, **FEW) as a, fake_worker(info={"worker_id": "b"}, **FEW) as b:
         async with running_router(a.target, b.target, tmp_path=tmp_path) as router:

@@ -126,7 +126,7 @@ async def test_credits_bound_what_is_in_flight_beyond_the_acknowledged(tmp_path)
                 task.cancel()
 
 
-async def test_a_hung_worker_loses_its_requests_and_comes_back_with_a_step(tmp_path):
+async def test_c14_a_hung_worker_loses_its_requests_and_comes_back_with_a_step(tmp_path):
     async with ScriptedWorker(worker_id="a") as worker, running_router(worker, tmp_path=tmp_path) as router:
         await router.ready()
         generate = asyncio.create_task(router.service.generate(request()))
