@@ -1,6 +1,7 @@
 """Gives waiting requests to workers that have credit, and measures what comes of it."""
 
 import asyncio
+import logging
 from collections import defaultdict
 from collections.abc import Callable
 
@@ -18,6 +19,8 @@ from router.metrics import RouterMetrics
 from router.placement.view import Want
 from shared.errors import Internal, OctavoError, Overloaded, Unavailable
 from shared.types import AbortReason, Tenant
+
+_LOG = logging.getLogger(__name__)
 
 _MOVES = frozenset({"lost", "drained", "failed"})  # of what a worker had taken; all other reasons are rejections
 _WAITS = frozenset({"lost", "drained", "draining"})  # another worker may come within moments
@@ -122,7 +125,12 @@ class Dispatcher:
         if not views:
             return False
         chosen, want = self._placing.choose(views, flight.job.want(), max_tokens=flight.job.sampling.max_tokens)
-        self._send(flight, links[chosen], want)
+        try:
+            self._send(flight, links[chosen], want)
+        except Exception:  # noqa: BLE001 - what cannot be sent ends alone: a stream's frames and other requests are behind it
+            _LOG.exception("a request cannot be sent")
+            # Not now, while a queue is served.
+            asyncio.get_running_loop().call_soon(flight.fail, Internal("the router failed on this request"))
         return True
 
     def _send(self, flight: Flight, link: WorkerLink, want: Want) -> None:

@@ -7,6 +7,7 @@ tokens that are here are given to the next worker, which replays them and sends 
 
 import asyncio
 import logging
+import math
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -39,6 +40,7 @@ from shared.types import (
 
 _LOG = logging.getLogger(__name__)
 
+_MOST_MS = 1 << 32  # of a remaining time, which goes to workers as 32 bits
 _MOST_COUNTED = 512  # output tokens of a choice that the fair queue counts before any is made
 
 
@@ -74,6 +76,11 @@ class Job:
     def _digest(self) -> bytes:
         return self.adapter.digest if self.adapter else b""
 
+    def _remaining_ms(self, now: float) -> int | None:
+        """None where the deadline is further away than the wire can tell (50 days): that is none."""
+        left = math.inf if self.deadline is None else (self.deadline - now) * 1000
+        return max(1, int(left)) if left < _MOST_MS else None
+
     def tokens(self, now: float) -> TokenRequest:
         """For a worker; seq and handles are the stream's to give."""
         return TokenRequest(
@@ -83,7 +90,7 @@ class Job:
             prompt_tokens=self.prompt,
             choices=tuple(Choice(handle=0, index=index) for index in range(self.request.n)),
             sampling=self.sampling,
-            remaining_ms=None if self.deadline is None else max(1, int((self.deadline - now) * 1000)),
+            remaining_ms=self._remaining_ms(now),
             traceparent=self.request.traceparent,
             adapter_digest=self._digest,
             adapter_name=self.adapter.name if self.adapter else "",

@@ -112,10 +112,13 @@ class WorkerStream:
         seq, first = self._next_seq, self._next_handle
         self._next_seq, self._next_handle = seq + 1, first + len(request.choices)
         choices = tuple(replace(choice, handle=first + i) for i, choice in enumerate(request.choices))
+        frames = list(
+            wire.submit_to_pb(replace(request, seq=seq, choices=choices))
+        )  # may raise: before anything counts it
         ticket = self._open(seq, choices, sink)
         self._breaker.sent(self._clock())
         self._unseen.add(seq, share or Share(len(choices)))
-        self.outbound.put_submit(seq, wire.submit_to_pb(replace(request, seq=seq, choices=choices)))
+        self.outbound.put_submit(seq, frames)
         return ticket
 
     def _open(self, seq: int, choices: Sequence[Choice], sink: Sink) -> Ticket:

@@ -325,6 +325,36 @@ async def test_a_request_that_cannot_be_told_ends_alone(tmp_path, caplog):
         assert len(worker.conversations) == 1
 
 
+@pytest.mark.parametrize("timeout", [5e6, 1e9, 99_999_999 * 3600.0])
+async def test_a_deadline_beyond_what_the_wire_tells_is_none(tmp_path, timeout):
+    async with ScriptedWorker(script=echo) as worker, running_router(worker, tmp_path=tmp_path) as router:
+        await router.ready()
+        assert await collect(await router.service.generate(request(timeout=timeout)))
+        assert not worker.now.submits[0].HasField("remaining_ms")
+        assert await collect(await router.service.generate(request(timeout=4e6)))
+        assert 0 < worker.now.submits[1].remaining_ms <= 4e9
+
+
+async def test_a_request_that_cannot_be_sent_ends_alone(tmp_path, caplog):
+    """Half a surrogate pair is no text for protobuf. The request that runs on the same stream, and the next one, do not notice."""
+    async with ScriptedWorker() as worker, running_router(worker, tmp_path=tmp_path) as router:
+        await router.ready()
+        running = asyncio.create_task(router.service.generate(request(20, max_tokens=1)))
+        (fine,) = await worker.submits(1)
+        with pytest.raises(errors.Internal, match="the router failed on this request"):
+            await collect(await router.service.generate(request(traceparent="\ud800")))
+        worker.now.tokens(fine.choices[0].handle, [20])
+        worker.now.finish(fine.choices[0].handle, 1)
+        assert [token for piece in await collect(await running) for token in piece.tokens] == [20]
+        again = asyncio.create_task(router.service.generate(request(21, max_tokens=1)))
+        *_, second = await worker.submits(2)
+        worker.now.tokens(second.choices[0].handle, [21])
+        worker.now.finish(second.choices[0].handle, 1)
+        assert await collect(await again)
+        assert "cannot be sent" in caplog.text
+        assert len(worker.conversations) == 1
+
+
 async def test_a_request_refused_after_it_was_tokenized_leaves_no_timer_behind(tmp_path):
     """Both pass the first look at the queue, which has room for one; the refused one's time must not end it a second time."""
     async with ScriptedWorker(first_load=load_report(credits=0)) as worker:
