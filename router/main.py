@@ -39,7 +39,7 @@ from router.processes.supervisor import supervise
 from router.tenancy.sqlite.schema import WrongVersion
 from router.tenancy.start import Tenancy, tenancy
 from shared import config, telemetry
-from shared.process import Stop, tell
+from shared.process import Stop, keep_all, tell, tune_threads
 
 READY_SECONDS = 0.1  # between two looks at whether some worker serves
 LAST_BYTES_SECONDS = 2.0  # for answers on their way when nothing runs any more
@@ -58,6 +58,7 @@ def _registry() -> CollectorRegistry:
 async def _tell_ready(gate: Gate) -> None:
     while not gate.able():  # noqa: ASYNC110 - readiness is a question, not an event
         await asyncio.sleep(READY_SECONDS)
+    keep_all()
     tell(event="ready")
 
 
@@ -199,6 +200,7 @@ def run(arguments: Sequence[str], member: Member | None = None) -> int:
     """A router process with these flags, or what starts and watches several; its exit status."""
     settings = config.load(RouterConfig, arguments, prog="octavo-router", env_prefix=ENV_PREFIX, environ=os.environ)
     telemetry.setup_logging(settings.log_level)
+    tune_threads()
     if member is None and settings.processes > 1:
         return _told(lambda: asyncio.run(supervise(settings, arguments)))
     flush = telemetry.setup_tracing("octavo-router", os.environ)

@@ -82,6 +82,9 @@ class Service(Protocol):
     A name that the caller does not see is answered as one that does not exist.
     """
 
+    def check_room(self, caller: Caller) -> None:
+        """Raises Overloaded where a request of the caller's would find every queue full, whatever it asks for: before it is read."""
+
     async def generate(self, request: GenerateRequest) -> Generation:
         """Validate against the model, tokenize, admit, dispatch. With an adapter it returns at the first token."""
 

@@ -19,7 +19,7 @@ import uvloop
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, start_http_server
 
 from shared import config, telemetry
-from shared.process import Stop, tell
+from shared.process import Stop, keep_all, tell, tune_threads
 from worker.assemble import Parts, assemble
 from worker.config import ENV_PREFIX, WorkerConfig
 from worker.loading import LoadFailed, load
@@ -102,6 +102,7 @@ async def _run(
     hub = loaded.hub
     if hub.adapters is not None:
         await hub.adapters.looked()
+    keep_all()
     servicer.loaded = loaded
     tell(event="ready", model=parts.info.model, worker_id=parts.info.worker_id)
     await _first(stop.drain.wait(), hub.dead)
@@ -145,6 +146,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if argv is None else argv
     settings = config.load(WorkerConfig, arguments, prog="octavo-worker", env_prefix=ENV_PREFIX, environ=os.environ)
     telemetry.setup_logging(settings.log_level)
+    tune_threads()
     flush = telemetry.setup_tracing("octavo-worker", os.environ)
     status = 1
     try:

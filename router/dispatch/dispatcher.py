@@ -13,6 +13,7 @@ from router.dispatch.placing import Placing
 from router.dispatch.rate import Rate, retry_after
 from router.dispatch.returned import Probation, Returned, eligible
 from router.dispatch.settings import DispatchSettings
+from router.dispatch.shares import Shares
 from router.fleet.fleet import Fleet, PoolKey
 from router.fleet.link import WorkerLink
 from router.metrics import RouterMetrics
@@ -47,6 +48,7 @@ class Dispatcher:
         self._placing = Placing(settings.policy, fleet.index)
         self._queues: dict[PoolKey, FairQueue[Flight]] = defaultdict(self._new_queue)
         self._rates: dict[PoolKey, Rate] = defaultdict(lambda: Rate(clock))
+        self._shares: dict[PoolKey, Shares] = defaultdict(Shares)
         self._returned: dict[PoolKey, Returned] = defaultdict(Returned)
         self._budgets: dict[PoolKey, RetryBudget] = defaultdict(self._new_budget)
         self._probation = Probation()
@@ -65,6 +67,12 @@ class Dispatcher:
             self._queues[pool].check_room(tenant)
         except QueueFull as full:
             raise self._overloaded(pool, full) from full
+
+    def check_any_room(self, tenant: Tenant) -> None:
+        """Raises Overloaded where `check_room` would for every pool that there is."""
+        full = {pool: why for pool, queue in self._queues.items() if (why := queue.why_full(tenant)) is not None}
+        if full and all(pool.key in full for pool in self._fleet.pools()):
+            raise self._overloaded(*next(iter(full.items())))
 
     def submit(self, flight: Flight) -> None:
         """Take a new flight. Raises Overloaded; any later trouble is the flight's."""
@@ -115,6 +123,9 @@ class Dispatcher:
 
     def _place(self, flight: Flight) -> bool:
         links = self._places.holders(self._fleet.candidates(flight.job.pool), flight.job.adapter)
+        if self._shares[flight.job.pool].has_its_share(flight.job.tenant):
+            now = self._clock()
+            links = [link for link in links if not link.held_back(now)]
         return self._place_on(flight, links)
 
     def _place_on(self, flight: Flight, candidates: list[WorkerLink]) -> bool:
@@ -139,6 +150,7 @@ class Dispatcher:
         self._rates[flight.job.pool].note()
         if not flight.dispatched:
             self._budgets[flight.job.pool].earn()
+            self._shares[flight.job.pool].sent(flight.job.tenant)
         request = flight.token_request(self._clock(), info.worker_id, info.numerics_id)
         ticket = link.submit(request, flight, want.share(info.worker_id))
         self._placing.sent(flight, link.member, want)
@@ -219,7 +231,9 @@ class Dispatcher:
     def ended(self, flight: Flight, outcome: str) -> None:
         """See Observer."""
         pool, metrics, usage = flight.job.pool, self._metrics, flight.usage()
-        if not flight.dispatched:
+        if flight.dispatched:
+            self._shares[pool].ended(flight.job.tenant)
+        else:
             self._queues[pool].remove(flight.job.tenant, flight)
         self._returned[pool].discard(flight)
         self._probation.ended(flight)

@@ -78,13 +78,20 @@ class FairQueue(Generic[T]):
         """Every item, lane by lane."""
         return (item for lane in list(self._lanes.values()) for _, _, item in list(lane.items))
 
-    def check_room(self, tenant: Tenant) -> None:
-        """Raises QueueFull where an item of `tenant` would find no place."""
+    def why_full(self, tenant: Tenant) -> QueueFull | None:
+        """Why an item of `tenant` would find no place; None where it finds one."""
         backlog = self._backlogs.get(tenant.id, _Backlog())
         if backlog.items >= self._tenant_limit:
-            raise QueueFull(backlog.items)
+            return QueueFull(backlog.items)
         if self._size >= self._limit and backlog.cost >= max(other.cost for other in self._backlogs.values()):
-            raise QueueFull(self._size)
+            return QueueFull(self._size)
+        return None
+
+    def check_room(self, tenant: Tenant) -> None:
+        """Raises QueueFull where an item of `tenant` would find no place."""
+        full = self.why_full(tenant)
+        if full is not None:
+            raise full
 
     def add(self, tenant: Tenant, cost: float, item: T) -> T | None:
         """At the end of the tenant's lane. What had to make room for it is not here any more, and is returned. Raises QueueFull."""

@@ -37,7 +37,7 @@ from shared.types import Tenant
 _REPLACED = 3  # times that a request begins again
 _TOLD_WITHIN = 0.05  # seconds in which a worker tells what a name means now
 
-ADMITTED_AT_ONCE = 64  # requests that are tokenized and reserved for
+ADMITTED_AT_ONCE = 16  # requests that are tokenized and reserved for
 
 _UNKNOWN = "unknown"  # the metrics' name of models that are not served: a caller's words are no label
 
@@ -74,6 +74,18 @@ class RouterService:
         self._prefixes = PublicPrefixes(prefixes, self._threads)
         self._turns = Turnstile(ADMITTED_AT_ONCE)
 
+    def check_room(self, caller: Caller) -> None:
+        """See Service."""
+        try:
+            self._dispatcher.check_any_room(caller.tenant)
+        except OctavoError as error:
+            self._refused(_UNKNOWN, caller, error)
+            raise
+
+    def _refused(self, model: str, caller: Caller, error: OctavoError) -> None:
+        self._metrics.requests.labels(model, error.code).inc()
+        self._tenants.ended(caller.tenant.id, error.code, None)
+
     async def generate(self, request: GenerateRequest) -> Generation:
         """See Service. Returns once a worker has acknowledged the request or given its first token.
 
@@ -95,8 +107,7 @@ class RouterService:
                 flight, reservation = await self._admit(request)
         except OctavoError as error:
             served = {card.id for card in self._fleet.cards()}
-            self._metrics.requests.labels(request.model if request.model in served else _UNKNOWN, error.code).inc()
-            self._tenants.ended(request.caller.tenant.id, error.code, None)
+            self._refused(request.model if request.model in served else _UNKNOWN, request.caller, error)
             raise
         try:
             await flight.settled.wait()

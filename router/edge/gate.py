@@ -77,6 +77,10 @@ class Gate:
         """As Authenticator.authenticate."""
         return self._authenticator.authenticate(credentials)
 
+    def check_room(self, caller: Caller) -> None:
+        """As Service.check_room."""
+        self._service.check_room(caller)
+
     @asynccontextmanager
     async def open(self, request: GenerateRequest) -> AsyncIterator[Generation]:
         """A generation that is closed when the block is left, whichever way. Raises what Service.generate raises."""

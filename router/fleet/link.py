@@ -14,6 +14,7 @@ from protos import worker_pb2 as pb
 from protos import worker_pb2_grpc
 from router.fleet.breaker import Breaker, BreakerState
 from router.fleet.liveness import Liveness
+from router.fleet.reserve import held_back
 from router.fleet.settings import LinkSettings
 from router.fleet.stream import Sink, Ticket, WorkerStream
 from router.fleet.tokenizers import BadTokenizer, TokenizerStore, assemble
@@ -139,10 +140,18 @@ class WorkerLink:
         if self.worker is None or not self._open_to_work(now):
             return None
         stream, load = self.worker.stream, self.worker.stream.liveness.load
-        if load is None or stream.credits(now) == 0:
+        if load is None or not stream.takes(now):
             return None
         view = view_of(self.worker.info, load, pending=stream.pending, dispatched=self.dispatched)
         return replace(view, adapters=stream.adapters.uses(load)) if self.worker.info.max_adapters else view
+
+    def held_back(self, now: float) -> bool:
+        """Whether all places that the worker grants now are for tenants that have less there than their share."""
+        if self.worker is None or (load := self.worker.stream.liveness.load) is None:
+            return False
+        stream = self.worker.stream
+        waiting = load.waiting + stream.pending.choices
+        return held_back(places=stream.credits(now), waiting=waiting, max_running=self.worker.info.max_running)
 
     def _open_to_work(self, now: float) -> bool:
         """A worker with an open breaker gets its probes alone, unless all others of its pool keep failing too: then any may do."""
@@ -314,7 +323,7 @@ async def _read(call: Any, stream: WorkerStream) -> None:
 
 async def _write(call: Any, stream: WorkerStream) -> None:
     while True:
-        await call.write(await stream.outbound.get())
+        await call.write(await stream.next_frame())
 
 
 def _causes(error: BaseException) -> list[BaseException]:

@@ -28,6 +28,11 @@ class Outbound:
     _submits: dict[int, _Entry] = field(default_factory=dict)
     _ready: asyncio.Event = field(default_factory=asyncio.Event)
 
+    @property
+    def submits(self) -> int:
+        """Of which something is to be written."""
+        return len(self._submits)
+
     def put(self, frame: pb.Up) -> None:
         """A frame of its own, in order."""
         self._entries.append(_Entry(frames=deque([frame])))

@@ -21,6 +21,8 @@ from shared.types import AbortReason, Choice, Finished, FinishReason, Load, Reje
 from shared.wire import worker as wire
 from shared.wire.adapters import adapter_state_from_pb
 
+MOST_UNWRITTEN = 8  # Submits
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Loss:
@@ -105,6 +107,17 @@ class WorkerStream:
     def credits(self, now: float) -> int:
         """How many Submits may be sent now."""
         return max(0, self.liveness.credits(now) - len(self._unseen))
+
+    def takes(self, now: float) -> bool:
+        """Whether a Submit may be sent now. What waits to be written is bounded: there nobody could pass anybody."""
+        return self.credits(now) > 0 and self.outbound.submits < MOST_UNWRITTEN
+
+    async def next_frame(self) -> pb.Up:
+        """What is to be written next."""
+        frame = await self.outbound.get()
+        if frame.HasField("submit") and self.outbound.submits == MOST_UNWRITTEN - 1:
+            self._changed()
+        return frame
 
     def submit(self, request: TokenRequest, sink: Sink, share: Share | None = None) -> Ticket:
         """Send `request`; its seq and its choices' handles are given here. Returns before anything is written. `share` is what it adds to

@@ -69,6 +69,12 @@ class Limits:
             ok = value is None or (isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**53)
             _require(ok, each.name, "must be a whole number above 0, or left out")
 
+    @property
+    def free(self) -> bool:
+        """Whether nothing that is counted over several requests bounds them: each alone may still be refused."""
+        counted = (self.requests_per_minute, self.prompt_tokens_per_minute, self.output_tokens_per_minute)
+        return {*counted, self.concurrent_requests, self.resident_adapters} == {None}
+
 
 NO_LIMITS = Limits()
 

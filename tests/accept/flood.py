@@ -8,6 +8,7 @@ import json
 import os
 import sys
 import time
+from asyncio.subprocess import Process
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -76,23 +77,30 @@ async def _steady(stack: TenantStack, name: str, rate: float, asked: Iterator[It
     return seen
 
 
-async def _at_once(stack: TenantStack) -> _Seen:
+async def _flooder(stack: TenantStack) -> Process:
+    """The flooding client, ready to begin."""
+    arguments = (f"http://{stack.stack.http}", stack.model, str(FLOOD), str(PROMPT), str(OUTPUT))
+    environ, pipe = {**os.environ, "OCTAVO_API_KEY": stack.keys["a"]}, asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.accept.flooder", *arguments, env=environ, cwd=ROOT, stdin=pipe, stdout=pipe
+    )
+    assert process.stdout is not None
+    assert await process.stdout.readline() == b"up\n"
+    return process
+
+
+async def _at_once(flooder: Process) -> _Seen:
     """The flood, once the others are on their way."""
     await asyncio.sleep(FLOOD_AFTER)
-    arguments = (f"http://{stack.stack.http}", stack.model, str(FLOOD), str(PROMPT), str(OUTPUT))
-    environ = {**os.environ, "OCTAVO_API_KEY": stack.keys["a"]}
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.accept.flooder", *arguments, env=environ, cwd=ROOT, stdout=asyncio.subprocess.PIPE
-    )
-    out, _ = await process.communicate()
+    out, _ = await flooder.communicate(b"go\n")
     told = json.loads(out)
     return _Seen(refused=told["refused"], errors=["failed"] * told["failed"])
 
 
-async def _beside(stack: TenantStack, capacity: float, seed: int, *, flood: bool) -> dict[str, _Seen]:
+async def _beside(stack: TenantStack, capacity: float, seed: int, flooder: Process | None = None) -> dict[str, _Seen]:
     others = [_steady(stack, name, STEADY * capacity, items(seed + i, PROMPT, OUTPUT)) for i, name in enumerate("bc")]
     asked = items(seed + 9, PROMPT, OUTPUT)
-    first = _at_once(stack) if flood else _steady(stack, "a", FAIR * capacity, asked)
+    first = _at_once(flooder) if flooder else _steady(stack, "a", FAIR * capacity, asked)
     each = await asyncio.gather(first, *others)
     return dict(zip("abc", each, strict=True))
 
@@ -103,8 +111,8 @@ def _ttft(seen: Mapping[str, _Seen], percent: float) -> dict[str, float]:
 
 async def _measure(stack: TenantStack) -> dict[str, Any]:
     capacity = await _capacity(stack)
-    fair = await _beside(stack, capacity, 100, flood=False)
-    flooded = await _beside(stack, capacity, 200, flood=True)
+    fair = await _beside(stack, capacity, 100)
+    flooded = await _beside(stack, capacity, 200, await _flooder(stack))
     before, after = _ttft(fair, 99), _ttft(flooded, 99)
     ratios = {name: after[name] / before[name] for name in "bc"}
     bounced = {name: flooded[name].refused for name in "abc"}

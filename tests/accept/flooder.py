@@ -1,7 +1,7 @@
 """A client of its own that sends many requests at once: flooder.py URL MODEL COUNT PROMPT OUTPUT, with its key in OCTAVO_API_KEY.
 
-It is a process of its own, so that what it costs to send does not count as what others wait. It tells how many were answered, refused
-(429), and failed.
+It is a process of its own, of the lowest priority, so that what it costs to send does not count as what others wait: it would have its
+own machine. It tells "up", begins with a line on standard input, and tells how many were answered, refused (429), and failed.
 """
 
 import asyncio
@@ -16,6 +16,8 @@ from octavo.bench import load
 from octavo.bench.workload import Item
 from tests.accept.tenants import items, speaker
 
+LOWEST = 19  # priority
+
 
 async def _one(session: aiohttp.ClientSession, model: str, item: Item) -> str:
     try:
@@ -27,7 +29,10 @@ async def _one(session: aiohttp.ClientSession, model: str, item: Item) -> str:
 
 async def main(url: str, model: str, count: int, prompt: int, output: int) -> None:
     """All at once, to their ends."""
+    os.nice(LOWEST)
     asked = items(99, prompt, output)
+    print("up", flush=True)
+    sys.stdin.readline()
     async with speaker(url, os.environ["OCTAVO_API_KEY"]) as session:
         ends = Counter(await asyncio.gather(*(_one(session, model, next(asked)) for _ in range(count))))
     sys.stdout.write(json.dumps({end: ends[end] for end in ("answered", "refused", "failed")}) + "\n")

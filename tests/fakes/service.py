@@ -193,14 +193,15 @@ class FakeOperator:
 class FakeService:
     """Implements router.service.Service. Every generation it made stays in `generations`, every request in `requests`.
 
-    `admit`: cleared, generate() waits for it. `refuse`: generate() raises it. `hold_at`/`fail_at`: the flush at which
-    each new generation waits for its `release`, or raises `failure`.
+    `admit`: cleared, generate() waits for it. `refuse`: generate() raises it, and `full` check_room().
+    `hold_at`/`fail_at`: the flush at which each new generation waits for its `release`, or raises `failure`.
     """
 
     script: Callable[[GenerateRequest], Sequence[Flush]] = words
     names: tuple[str, ...] = ("tiny",)
     is_ready: bool = True
     refuse: Exception | None = None
+    full: Exception | None = None
     hold_at: int | None = None
     fail_at: int | None = None
     failure: Exception | None = None
@@ -222,6 +223,11 @@ class FakeService:
         if model not in self.names or not caller.sees_model(model):
             raise ModelNotFound(f"no model {model!r}", param="model")
         return model
+
+    def check_room(self, caller: Caller) -> None:
+        del caller
+        if self.full is not None:
+            raise self.full
 
     async def generate(self, request: GenerateRequest) -> FakeGeneration:
         self.requests.append(request)

@@ -13,7 +13,7 @@ from router.edge.http.fields import NAMES, Origin
 from router.edge.http.reply import Call, Reply, Settings
 from router.tenancy.turnstile import Turnstile
 
-PARSED_AT_ONCE = 4  # bodies, between two looks at what else has come
+PARSED_AT_ONCE = 2  # bodies, between two looks at what else has come
 
 _ERRORS = {
     400: "A parameter is wrong, or not served; the error names it.",

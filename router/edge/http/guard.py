@@ -17,12 +17,14 @@ from shared.redact import KEY_MARK
 # Asked by probes and people, and the same for everyone. Whatever else there is, or will be, needs a key.
 OPEN_PATHS = frozenset({"/health", "/ready", "/version", "/metrics", "/openapi.json", "/docs"})
 
+GENERATING_PATHS = frozenset({"/v1/chat/completions", "/v1/completions"})
+
 _KEY_NAMES = frozenset(
     {"authorization", "api_key", "api-key", "apikey", "x-api-key", "key", "token", "access_token", "bearer"}
 )
 _MOST_FIELDS = 100
 
-PASSING_AT_ONCE = 4  # requests, between two looks at what else has come
+PASSING_AT_ONCE = 2  # requests, between two looks at what else has come
 
 
 def _values(headers: Iterable[tuple[bytes, bytes]], name: str) -> list[str]:
@@ -59,15 +61,21 @@ class Guard:
             return
         try:
             caller = self._caller(scope)
+            await self._pass(caller, scope["path"])
         except OctavoError as error:
             response = to_response(error)
             response.headers["connection"] = "close"  # its body is not read
             await response(scope, receive, send)
             return
         scope.setdefault("state", {})["caller"] = caller
+        await self._app(scope, receive, send)
+
+    async def _pass(self, caller: Caller, path: str) -> None:
+        """Raises Overloaded where a generation would find no place, whatever it asks for."""
         async with self._turns.turn(caller.tenant.id):
             await asyncio.sleep(0)  # the loop looks at what else has come
-        await self._app(scope, receive, send)
+        if path in GENERATING_PATHS:
+            self._gate.check_room(caller)
 
     def _caller(self, scope: Scope) -> Caller:
         if scope["query_string"]:

@@ -4,6 +4,7 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from router.tenancy.rates import Rates
 from router.tenancy.sqlite import rows, spending
 from router.tenancy.sqlite.residents import HELD_SECONDS, full
 from router.tenancy.sqlite.spending import OUTPUT, PROMPT, REQUESTS, Standing
@@ -12,7 +13,7 @@ from router.tenancy.store import Granted, Refused, Renewal, Settlement, UsageLin
 LEASE_SECONDS = 10.0  # after its last renewal, a reservation is taken for lost
 SWEPT = 500  # reservations of one step
 
-_LEASE = "INSERT INTO leases VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_LEASE = "INSERT OR IGNORE INTO leases VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _CHARGE = f"INSERT OR IGNORE INTO ledger ({rows.CHARGE}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 
 
@@ -42,6 +43,9 @@ def _lease(db: sqlite3.Connection, charge_id: str) -> _Lease | None:
 
 def reserve(db: sqlite3.Connection, wanted: Wanted, now: float) -> Granted | Refused:
     """See Books. Output tokens are held in full, or as many as a minute may have where that is less."""
+    if wanted.limits.free:
+        _lend(db, wanted, {}, now)
+        return Granted(rates=Rates())
     stands = spending.standing(db, wanted.tenant, now)
     if db.execute("SELECT 1 FROM leases WHERE id = ?", (wanted.charge_id,)).fetchone():
         return Granted(rates=spending.rates(wanted.limits, now, stands, {}))
@@ -52,10 +56,16 @@ def reserve(db: sqlite3.Connection, wanted: Wanted, now: float) -> Granted | Ref
     slice_ = spending.slice_of(now)
     for kind in more.keys() - {OUTPUT}:
         spending.spend(db, wanted.tenant, kind, slice_, more[kind])
-    named = (wanted.charge_id, wanted.tenant, wanted.key, wanted.model, wanted.adapter)
-    counted = (more.get(OUTPUT), more.get(REQUESTS, 0), more.get(PROMPT, 0))
-    db.execute(_LEASE, (*named, slice_, now, now, now + LEASE_SECONDS, wanted.prompt_tokens, 0, 0, *counted))
+    _lend(db, wanted, more, now)
     return Granted(rates=spending.rates(wanted.limits, now, stands, more))
+
+
+def _lend(db: sqlite3.Connection, wanted: Wanted, more: Mapping[int, int], now: float) -> None:
+    """The lease, unless it is there already."""
+    named = (wanted.charge_id, wanted.tenant, wanted.key, wanted.model, wanted.adapter)
+    times = (spending.slice_of(now), now, now, now + LEASE_SECONDS)
+    counted = (more.get(OUTPUT), more.get(REQUESTS, 0), more.get(PROMPT, 0))
+    db.execute(_LEASE, (*named, *times, wanted.prompt_tokens, 0, 0, *counted))
 
 
 def _more(wanted: Wanted) -> Mapping[int, int]:

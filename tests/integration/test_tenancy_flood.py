@@ -1,0 +1,92 @@
+"""One tenant's flood before another's few requests: who waits, who is bounced, and before what work."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from router.fleet.stream import MOST_UNWRITTEN
+from shared.errors import Overloaded
+from shared.types import Tenant
+from tests.fakes.edges import http_edge
+from tests.fakes.router import request, running_router
+from tests.fakes.scripted_worker import ScriptedWorker, load_report, until
+from tests.fakes.service import FakeService
+
+A, B = Tenant(id="a"), Tenant(id="b")
+
+
+async def test_the_last_places_of_a_worker_are_not_for_whoever_floods_it(tmp_path: Path) -> None:
+    """With 16 to run, 2 places are held back while others wait there: 5 of 7 go to B's first and A's flood."""
+    async with ScriptedWorker(first_load=load_report(credits=7, waiting=50), max_running=16) as worker:
+        async with running_router(worker, tmp_path=tmp_path) as router:
+            await router.ready()
+            few = [asyncio.create_task(router.service.generate(request(tenant=B)))]
+            await worker.submits(1)
+            flood = [asyncio.create_task(router.service.generate(request(tenant=A))) for _ in range(8)]
+            await until(lambda: router.metric("requests_queued", model="tiny") == 4, "the rest of the flood to wait")
+            assert [submit.tenant.id for submit in await worker.submits(5)] == ["b", *"aaaa"]
+            few += [asyncio.create_task(router.service.generate(request(tenant=B))) for _ in range(2)]
+            assert [submit.tenant.id for submit in await worker.submits(7)][5:] == ["b", "b"]
+            assert router.metric("requests_queued", model="tiny") == 4
+            for task in (*flood, *few):
+                task.cancel()
+            await asyncio.wait((*flood, *few))
+
+
+async def test_where_there_is_one_tenant_alone_it_has_every_place(tmp_path: Path) -> None:
+    async with ScriptedWorker(first_load=load_report(credits=7, waiting=50), max_running=16) as worker:
+        async with running_router(worker, tmp_path=tmp_path) as router:
+            await router.ready()
+            tasks = [asyncio.create_task(router.service.generate(request(tenant=A))) for _ in range(8)]
+            assert len(await worker.submits(7)) == 7
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+
+
+async def test_a_floods_submits_do_not_pile_up_before_anothers(tmp_path: Path) -> None:
+    """What is not written yet is bounded, so that the fair queue decides who is next until just before."""
+    async with ScriptedWorker(first_load=load_report(credits=200), max_running=16) as worker:
+        async with running_router(worker, tmp_path=tmp_path) as router:
+            await router.ready()
+            flood = [asyncio.create_task(router.service.generate(request(tenant=A))) for _ in range(100)]
+            stream = router.service._fleet.links[0].worker.stream
+            most = 0
+            async with asyncio.timeout(20):
+                while not all(task.done() for task in flood):
+                    most = max(most, stream.outbound.submits)
+                    worker.now.load(credits=200)
+                    await asyncio.sleep(0)
+            assert len(worker.now.submits) == 100
+            assert 0 < most <= MOST_UNWRITTEN
+            for generation in await asyncio.gather(*flood):
+                await generation.aclose()
+
+
+async def test_a_tenant_whose_queue_is_full_is_bounced_before_its_body_is_read() -> None:
+    service = FakeService(full=Overloaded("the queue is full: 256 requests are waiting", retry_after=3.0))
+    async with http_edge(service) as edge:
+        for path in ("/v1/chat/completions", "/v1/completions"):
+            answer = await edge.http.post(path, content=b"no JSON at all")
+            assert (answer.status_code, answer.headers["retry-after"]) == (429, "3")
+            assert answer.json()["error"]["code"] == "overloaded"
+        assert (await edge.http.get("/v1/models")).status_code == 200
+    assert service.requests == []
+
+
+async def test_a_full_queue_is_told_to_its_tenant_alone(tmp_path: Path) -> None:
+    async with ScriptedWorker(first_load=load_report(credits=0)) as worker:
+        limit = 3
+        async with running_router(worker, tmp_path=tmp_path, max_queued_per_tenant=limit) as router:
+            await router.ready()
+            tasks = [asyncio.create_task(router.service.generate(request(tenant=A))) for _ in range(limit)]
+            await until(lambda: router.metric("requests_queued", model="tiny") == limit, "the queue")
+            with pytest.raises(Overloaded) as refused:
+                router.service.check_room(request(tenant=A).caller)
+            assert refused.value.retry_after
+            router.service.check_room(request(tenant=B).caller)
+            assert router.metric("requests_total", model="unknown", outcome="overloaded") == 1
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
