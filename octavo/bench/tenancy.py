@@ -21,6 +21,7 @@ from router.tenancy.keys import new_key
 from router.tenancy.records import Limits, Scope, TenantRecord
 from router.tenancy.sqlite.store import SqliteStore
 from router.tenancy.start import Tenancy, over
+from shared.process import tune_threads
 
 _PLENTY = 1_000_000_000
 _LIMITS = Limits(
@@ -96,6 +97,7 @@ async def _run(tenancy: Tenancy, keys: list[str], shape: Shape, name: str) -> di
 
 async def measure(shape: Shape, progress: Callable[[str], None]) -> dict[str, Any]:
     """The report of one run; the store lies in a temporary folder."""
+    tune_threads()  # as the router does
     nobody = Tenancy(authenticator=OpenAuthenticator(), admission=OpenAdmission())
     with TemporaryDirectory() as folder:
         store = SqliteStore(Path(folder) / "octavo.db")

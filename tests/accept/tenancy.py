@@ -58,9 +58,16 @@ LINES = (
         number="6",
         claim="Cases C21, C52, and the router's 18, 19 and 25 to 28",
         show=tests(
-            "tests",
+            "tests/unit/scheduler",
+            "tests/unit/tenancy/test_hash_domains.py",
+            "tests/integration/test_tenancy_isolation.py",
+            "tests/integration/test_tenancy_quotas.py",
+            "tests/integration/test_tenancy_edges.py",
+            "tests/integration/test_dispatch_trouble.py",
+            "tests/integration/test_failover.py",
+            "tests/e2e/test_tenancy.py",
             "-k",
-            "c21 or c52 or router_case_18 or router_case_19 or router_case_25 or router_case_26 or router_case_27 or router_case_28",
+            " or ".join(("c21", "c52", *(f"router_case_{number}" for number in (18, 19, 25, 26, 27, 28)))),
         ),
     ),
 )

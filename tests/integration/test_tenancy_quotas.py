@@ -283,3 +283,25 @@ async def test_what_a_router_lost_is_settled_by_another(tmp_path: Path) -> None:
             await asked
             assert len(await left.charges()) == 1  # it comes back to life, and is told that all is settled
             assert (await left.post(key)).status_code == 200
+
+
+async def test_a_request_asks_the_store_once_before_it_runs_and_once_at_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever it does between; what runs is renewed every two seconds, all of it at once, and no token waits for that."""
+    async with fake_worker() as worker, tenanted(tmp_path, worker.target) as router:
+        key = await add(router.store, "acme", requests_per_minute=10, output_tokens_per_minute=1_000)
+        await router.known()
+        asked: list[str] = []
+        for name in ("reserve", "settle", "abandon"):
+            step = getattr(router.store, name)
+
+            async def counted(given: Any, name: str = name, step: Any = step) -> Any:
+                asked.append(f"{name} after {len(worker.executor.plans)} steps")
+                return await step(given)
+
+            monkeypatch.setattr(router.store, name, counted)
+        answer = await router.post(key, max_tokens=20)
+        assert answer.json()["usage"]["completion_tokens"] == 20
+        assert asked == ["reserve after 0 steps", f"settle after {len(worker.executor.plans)} steps"]
+        assert len(worker.executor.plans) >= 20

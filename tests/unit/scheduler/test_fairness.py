@@ -141,7 +141,7 @@ def test_c21_a_higher_class_does_not_wait_behind_slots_full_of_a_lower_one() -> 
     assert [rig.finished[key].preemptions for key in lows] == [0, 0, 1]
 
 
-def test_a_starving_head_ages_up_and_gets_through_a_flood_of_a_higher_class() -> None:
+def test_c21_a_starving_head_ages_up_and_gets_through_a_flood_of_a_higher_class() -> None:
     rig = Rig(max_running=1, starve_s=1.0)
     low, high = Tenant(id="low", top_class=2), Tenant(id="high", top_class=0)
     flood: list[Key] = []

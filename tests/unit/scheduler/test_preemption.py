@@ -63,7 +63,7 @@ def test_the_oldest_of_equals_is_never_preempted() -> None:
     assert next(iter(rig.finished)) == keys[0]
 
 
-def test_a_preempted_request_keeps_its_place_before_newer_ones_of_its_tenant() -> None:
+def test_c21_a_preempted_request_keeps_its_place_before_newer_ones_of_its_tenant() -> None:
     rig = Rig(max_running=2)
     first, second = rig.submit([1], max_tokens=60), rig.submit([2], max_tokens=60)
     rig.step()
@@ -100,4 +100,13 @@ def test_one_step_ahead_blocks_that_come_free_with_it_are_waited_for() -> None:
     assert rig.scheduler.stats(rig.now).free_blocks == 0
     rig.run()
     assert rig.finished[keys[0]].preemptions == 0
+    rig.assert_as_alone(keys)
+
+
+def test_c21_requests_of_one_class_do_not_preempt_each_other_to_and_fro() -> None:
+    rig = Rig(max_running=2, tenant_share=1.0)
+    tenants = [Tenant(id=name, top_class=1) for name in ("one", "two")]
+    keys = [rig.submit([number, 2], tenant=tenants[number % 2], max_tokens=20)[0] for number in range(8)]
+    rig.run()
+    assert rig.scheduler.stats(rig.now).preemptions == 0
     rig.assert_as_alone(keys)
