@@ -14,12 +14,12 @@ from typing import Any
 
 import httpx
 import pytest
-from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 
 from protos import inference_pb2 as pb
 from protos import inference_pb2_grpc as pb_grpc
 from shared import rpc
 from tests.fakes.scripted_worker import ScriptedWorker, echo, until
+from tests.fakes.traces import collector
 
 ROOT = Path(__file__).parents[2]
 BOUND = 30  # seconds
@@ -222,31 +222,15 @@ async def test_a_wrong_configuration_is_named_with_status_2(arguments: list[str]
     assert named in err.decode().splitlines()[-1]
 
 
-class Collector(trace_service_pb2_grpc.TraceServiceServicer):
-    """An OTLP endpoint that keeps every span."""
-
-    def __init__(self) -> None:
-        self.spans: list[Any] = []
-
-    async def Export(self, request: Any, context: object) -> Any:
-        self.spans += [span for r in request.resource_spans for s in r.scope_spans for span in s.spans]
-        return trace_service_pb2.ExportTraceServiceResponse()
-
-
 async def test_spans_are_exported_in_the_callers_trace_and_go_on_to_the_worker(tmp_path: Path) -> None:
-    collector, server = Collector(), rpc.server(receive_limit=1 << 20)
-    trace_service_pb2_grpc.add_TraceServiceServicer_to_server(collector, server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
     trace, parent = "a" * 32, "b" * 16
-    async with ScriptedWorker(script=echo) as worker:
-        async with router(tmp_path, worker.target, otlp=f"http://127.0.0.1:{port}") as running:
+    async with collector() as traces, ScriptedWorker(script=echo) as worker:
+        async with router(tmp_path, worker.target, otlp=traces.address) as running:
             await running.event()
             await running.http.post("/v1/completions", json=ASK, headers={"traceparent": f"00-{trace}-{parent}-01"})
             (submit,) = await worker.submits()
             running.process.terminate()
             assert (await running.ended())[0] == 0
-    await server.stop(0)
-    (span,) = collector.spans
+    (span,) = traces.spans
     assert (span.trace_id.hex(), span.parent_span_id.hex()) == (trace, parent)
     assert submit.traceparent == f"00-{trace}-{span.span_id.hex()}-01"
