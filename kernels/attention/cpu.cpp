@@ -57,25 +57,37 @@ struct Attention {
   const OctavoAttention& spec;
   Act<T>* out;  // [tokens, stride]
   int64_t stride;
+  int32_t group;  // query heads of a KV head
 
   int64_t dim() const { return padded(spec.head_dim); }
-  int64_t group() const { return spec.heads / spec.kv_heads; }
   int64_t room() const { return partial_size(ROWS, dim()); }
+
+  // Calls visit(r, token, head) for the item's rows; `token` is of the step.
+  template <class Visit>
+  inline __attribute__((always_inline)) void each_row(const Item& item, const Visit& visit) const {
+    const int32_t row = static_cast<int32_t>(item.row);
+    int64_t token = step.chunks[item.chunk].first + row / group;
+    for (int32_t r = 0, member = row % group; r < item.count; r++) {
+      visit(r, token, (int64_t)item.head * group + member);
+      if (++member == group) member = 0, token++;
+    }
+  }
 
   // The item's query rows, converted.
   void gather(const Item& item, Act<T>* to) const {
-    const Chunk& chunk = step.chunks[item.chunk];
-    for (int r = 0; r < item.count; r++) {
-      const int64_t row = item.row + r, token = chunk.first + row / group(), head = item.head * group() + row % group();
+    configure<T>(item.count);
+    each_row(item, [&](int r, int64_t token, int64_t head) {
       const float* from = q + (token * spec.heads + head) * spec.head_dim;
       for (int64_t i = 0; i < dim(); i += LANES) {
         const int count = static_cast<int>(std::max<int64_t>(0, std::min<int64_t>(LANES, spec.head_dim - i)));
         store(to + r * dim() + i, load_some(from + i, count));
       }
-    }
+    });
   }
 
-  int64_t position(const Item& item, int row) const { return step.chunks[item.chunk].start + (item.row + row) / group(); }
+  int64_t position(const Item& item, int row) const {
+    return step.chunks[item.chunk].start + ((int32_t)item.row + row) / group;
+  }
   int64_t first_seen(int64_t position) const { return spec.window ? std::max<int64_t>(0, position + 1 - spec.window) : 0; }
 
   // The blocks that the item's rows see from `low` on, up to `high`.
@@ -89,16 +101,24 @@ struct Attention {
 
   // One split's partial: sums, then maxima, then totals.
   void partial(const Item& item, int64_t split, const Desk<T>& desk, Feed<T>& feed, float* to) const {
-    const Span<T> blocks = of_split(item, split);
+    Span<T> blocks = of_split(item, split);
     float *top = to + ROWS * dim(), *total = top + ROWS;
     if (blocks.first >= blocks.last) return nothing(item, to, top, total);
+    blocks.first = blocks.first / 2 * 2;  // two at a time, always the same two
     all_scores(desk, blocks, feed, item.count, dim());
-    const int64_t begin = (int64_t)blocks.first * PLACES;
-    for (int r = 0; r < item.count; r++) {
-      const int64_t at = position(item, r);
-      const Seen seen{(int)(std::max(begin, first_seen(at)) - begin), (int)(std::max(begin, at + 1) - begin), (blocks.last - blocks.first) * PLACES};
-      soften(desk.scores + r * SPLIT, desk.weights + r * SPLIT, seen, (float)spec.scale, (float)spec.softcap, top + r, total + r);
-    }
+    const int64_t begin = (int64_t)blocks.first * PLACES, shift = step.chunks[item.chunk].start - step.chunks[item.chunk].first;
+    const int width = (blocks.last - blocks.first + 1) / 2 * PAIR;
+    const bool capped = spec.softcap > 0;
+    const float scale = capped ? 1.f : (float)spec.scale;
+    const auto seen = [&](int64_t at) { return Seen(first_seen(at) - begin, at + 1 - begin, width); };
+    each_row(item, [&](int r, int64_t token, int64_t) {
+      if (capped) cap(desk.scores + r * PITCH, width, (float)spec.scale, (float)spec.softcap);
+      top[r] = highest(desk.scores + r * PITCH, seen(token + shift));
+    });
+    each_row(item, [&](int r, int64_t token, int64_t) {
+      total[r] = soften(desk.scores + r * PITCH, desk.weights(r), seen(token + shift), scale * LOG2_E, top[r]);
+      top[r] *= scale;
+    });
     all_values(desk, blocks, item.count, dim(), to);
   }
 
@@ -109,13 +129,11 @@ struct Attention {
 
   // Partials of a tile, left to right, to the rows of `out`.
   void join(const Item& tile, const float* parts) const {
-    const Chunk& chunk = step.chunks[tile.chunk];
-    for (int r = 0; r < tile.count; r++) {
-      const int64_t row = tile.row + r, token = chunk.first + row / group(), head = tile.head * group() + row % group();
+    each_row(tile, [&](int r, int64_t token, int64_t head) {
       join_row(parts, r, tile.splits, out + token * stride + head * spec.head_dim);
       if (head == spec.heads - 1)
         for (int64_t i = spec.heads * spec.head_dim; i < padded(spec.heads * spec.head_dim); i++) out[token * stride + i] = Act<T>{};
-    }
+    });
   }
 
   void join_row(const float* parts, int r, int64_t splits, Act<T>* to) const {
@@ -123,13 +141,14 @@ struct Attention {
     for (int64_t s = 0; s < splits; s++) top = std::max(top, parts[s * room() + ROWS * dim() + r]);
     for (int64_t s = 0; s < splits; s++) {
       const float* part = parts + s * room() + ROWS * dim();
-      share[s] = exp(splat(part[r] - top))[0];
+      share[s] = part[r] == top ? 1.f : exp(splat(part[r] - top))[0];
       total += share[s] * part[ROWS + r];
     }
+    const float unit = 1.f / total;
     for (int64_t i = 0; i < spec.head_dim; i += LANES) {
       Floats sums{};
       for (int64_t s = 0; s < splits; s++) sums += share[s] * load(parts + s * room() + r * dim() + i);
-      store_some(to + i, sums / total, static_cast<int>(std::min<int64_t>(LANES, spec.head_dim - i)));
+      store_some(to + i, sums * unit, static_cast<int>(std::min<int64_t>(LANES, spec.head_dim - i)));
     }
   }
 
@@ -145,6 +164,7 @@ struct Attention {
   static constexpr int64_t MOST_SPLITS = 4096;  // 2 million positions
 };
 
+constexpr int64_t READ_BEFORE = 4 * ROWS;  // a tile from this row on reads what earlier ones have just read
 constexpr int MOST_AHEAD = 64;  // blocks of the next item that may be asked for: they must stay in the cache
 
 // Each member draws items, one ahead of the one it works on: work(item, feed).
@@ -157,6 +177,8 @@ void deal(const Member& me, const Attention<T>& attention, const std::vector<Ite
     const Span<T> blocks = attention.of_item(items[now]);
     Span<T> coming = next < count ? attention.of_item(items[next]) : blocks;
     if (next >= count) coming.last = coming.first;
+    if (next < count && items[next].row >= READ_BEFORE) coming.last = coming.first;
+    if (items[now].row >= READ_BEFORE) asked = blocks.last - blocks.first;
     Feed<T> feed(blocks, coming, asked, MOST_AHEAD);
     work(items[now], feed);
     asked = feed.asked_of_next();
@@ -203,7 +225,7 @@ int64_t octavo_attention(Engine* engine, const float* q, Step* step, const Octav
     for (const Item& tile : made.tiles)
       if (tile.splits > Attention<T>::MOST_SPLITS) code = -1;
     if (code) return;
-    run(*engine, Attention<T>{q, *step, *pool, layer, *spec, static_cast<Act<T>*>(out), stride}, made);
+    run(*engine, Attention<T>{q, *step, *pool, layer, *spec, static_cast<Act<T>*>(out), stride, (int32_t)(spec->heads / spec->kv_heads)}, made);
   });
   return code;
 }

@@ -65,10 +65,9 @@ struct Places {
   }
 };
 
+// Runs [first, last).
 template <class W>
-void finish_runs(const Member& me, const Step& step, const Places& places, float* results, int64_t stride, float* q) {
-  int64_t first, last;
-  me.share(step.runs.size(), first, last);
+void finish_runs(int64_t first, int64_t last, const Step& step, const Places& places, float* results, int64_t stride, float* q) {
   for (int64_t i = first; i < last; i++) {
     const Run& run = step.runs[i];
     const Chunk& chunk = step.chunks[run.chunk];
@@ -79,6 +78,12 @@ void finish_runs(const Member& me, const Step& step, const Places& places, float
       places.finish<W>(results + token * stride, position, block, q + token * places.w.heads * places.w.head_dim);
     }
   }
+}
+
+// The first run from `token` on.
+int64_t run_from(const Step& step, int64_t token) {
+  const auto before = [](const Run& run, int64_t at) { return run.token < at; };
+  return std::lower_bound(step.runs.begin(), step.runs.end(), token, before) - step.runs.begin();
 }
 
 }  // namespace
@@ -116,7 +121,8 @@ void octavo_attn_in(Engine* engine, const float* x, const OctavoAttnIn* w, const
       }
       release_tiles();
       me.barrier();
-      finish_runs<W>(me, *step, places, results, stride, q);
+      me.share(rows, first, last);  // whole runs, of about as many rows
+      finish_runs<W>(run_from(*step, first), run_from(*step, last), *step, places, results, stride, q);
     });
   });
 }

@@ -16,6 +16,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "octavo_engine_free": (None, (_POINTER,)),
     "octavo_allocate": (_POINTER, (_INT,)),
     "octavo_release": (None, (_POINTER, _INT)),
+    "octavo_touch": (None, (_POINTER, _INT)),
     "octavo_pack": (None, (_POINTER, _POINTER, _INT, _INT, _INT, _POINTER)),
     "octavo_linear": (None, (_POINTER, _POINTER, _INT, _POINTER, _POINTER)),
     "octavo_step_new": (_POINTER, (_POINTER, _POINTER, _POINTER, _INT, _INT)),
@@ -73,3 +74,7 @@ class Engine:
         buffer = (ctypes.c_uint8 * max(1, nbytes)).from_address(address)
         weakref.finalize(buffer, self.lib.octavo_release, address, max(1, nbytes))
         return torch.frombuffer(buffer, dtype=torch.uint8)[:nbytes]
+
+    def touch(self, memory: torch.Tensor, first: int, nbytes: int) -> None:
+        """Has the system give that part of what `memory` gave, if it can, without a change to what is there: others may use it."""
+        self.lib.octavo_touch(memory.data_ptr() + first, nbytes)

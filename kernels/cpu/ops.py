@@ -81,9 +81,10 @@ class CpuOps:
         self, batch: Batch, pool: CpuKVPool, rotaries: tuple[RotaryTable, ...], specs: tuple[AttentionSpec, ...]
     ) -> CpuStep:
         """Positions must lie inside the rotary tables and inside the block tables."""
-        del pool, specs
+        del specs
         starts, lengths = np.ascontiguousarray(batch.starts), np.ascontiguousarray(batch.lengths)
         tables = batch.tables.contiguous()
+        pool.pages.reached(int(tables.max()))
         handle = self._lib.octavo_step_new(
             starts.ctypes.data, lengths.ctypes.data, tables.data_ptr(), tables.shape[1], len(starts)
         )

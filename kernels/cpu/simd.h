@@ -113,12 +113,20 @@ OCTAVO_INLINE void store_some(T* p, Floats v, int count) {
   memcpy(p, buffer, count * sizeof(T));
 }
 
+// Halves added until one is left: the same order however it is done.
 OCTAVO_INLINE float sum(Floats v) {
+#if defined(__AVX512DQ__)
+  const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256((__m512)v), _mm512_extractf32x8_ps((__m512)v, 1));
+  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+#else
   float a[LANES];
   memcpy(a, &v, sizeof v);
   for (int step = LANES / 2; step; step /= 2)
     for (int i = 0; i < step; i++) a[i] += a[i + step];
   return a[0];
+#endif
 }
 
 OCTAVO_INLINE float largest(Floats v) {

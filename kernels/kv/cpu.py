@@ -6,6 +6,7 @@ import torch
 
 from kernels.cpu.abi import DTYPES, PoolStruct
 from kernels.cpu.engine import Engine
+from kernels.kv.pages import PagesAhead
 from kernels.kv.pool import BLOCK
 
 _ALIGN = 32  # head dimensions are padded to it
@@ -28,6 +29,13 @@ class CpuKVPool:
         self._dtype = dtype
         self.blocks = blocks
         self.kv_heads = kv_heads
+        memory, touch, stride = self._bytes, engine.touch, blocks * one
+
+        def touched(first: int, last: int) -> None:
+            for layer in range(layers):
+                touch(memory, layer * stride + first * one, (last - first) * one)
+
+        self.pages = PagesAhead(touched, blocks=blocks, block_bytes=layers * one)
         self.struct = PoolStruct(self._bytes.data_ptr(), layers, kv_heads, head_dim, blocks, DTYPES[dtype])
 
     @torch.inference_mode()

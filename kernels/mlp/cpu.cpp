@@ -19,10 +19,12 @@ struct Gate {
   A* out;
   int64_t stride, kind;
 
+  void one(int64_t row, int64_t block, const float* c, const float* d) const {
+    for (int i = 0; i < WIDTH; i += LANES)
+      store(out + row * stride + block * WIDTH + i, activate(load(c + i), kind) * load(d + i));
+  }
   void operator()(int64_t row, int64_t rows, int64_t block, const float* c, const float* d) const {
-    for (int64_t r = 0; r < rows; r++)
-      for (int i = 0; i < WIDTH; i += LANES)
-        store(out + (row + r) * stride + block * WIDTH + i, activate(load(c + r * WIDTH + i), kind) * load(d + r * WIDTH + i));
+    for (int64_t r = 0; r < rows; r++) one(row + r, block, c + r * WIDTH, d + r * WIDTH);
   }
 };
 

@@ -13,7 +13,7 @@ from octavo.cli.bench import engine, peers, sweep
 from shared.errors import InvalidRequest
 
 HEAVY = ("torch", "transformers", "grpc", "aiohttp")
-KINDS = ("serving", "intrusion", "engine", "kernels", "sweep", "adapters", "peers", "hf")
+KINDS = ("serving", "intrusion", "engine", "kernels", "sweep", "bitwise", "adapters", "peers", "hf")
 
 
 def parsed(*arguments: str) -> argparse.Namespace:

@@ -2,7 +2,19 @@
 
 from typing import Any
 
-from octavo.cli.bench import adapters, engine, hf, intrusion, kernels, peers, placement, serving, sweep, tenancy
+from octavo.cli.bench import (
+    adapters,
+    bitwise,
+    engine,
+    hf,
+    intrusion,
+    kernels,
+    peers,
+    placement,
+    serving,
+    sweep,
+    tenancy,
+)
 
 
 def add(commands: Any) -> None:
@@ -11,5 +23,5 @@ def add(commands: Any) -> None:
         "bench", help="measure throughput and latency", description="Measure throughput and latency, as JSON."
     )
     kinds = parser.add_subparsers(title="kinds", metavar="KIND", required=True)
-    for kind in (serving, intrusion, engine, kernels, sweep, adapters, peers, hf, tenancy, placement):
+    for kind in (serving, intrusion, engine, kernels, sweep, bitwise, adapters, peers, hf, tenancy, placement):
         kind.add(kinds)

@@ -1,0 +1,67 @@
+// How weights and rows lie for products of rows with a packed weight.
+//
+// A weight [n, k] is cut into blocks of 32 outputs. bfloat16: [block][k / 2][32][2], pairs of inputs side by side, as
+// matrix tiles take them; others: [block][k][32]. n and k are padded to 32 with zeros. An output's sum runs over k from 0
+// on: by tiles, 32 inputs at a time (even and odd ones apart, then together); without tiles, one fused step an input.
+#pragma once
+#include <algorithm>
+
+#include "../cpu/abi.h"
+#include "../cpu/amx.h"
+#include "../cpu/engine.h"
+#include "../cpu/simd.h"
+
+namespace octavo {
+
+constexpr int WIDTH = 32;   // outputs of a block
+constexpr int HEIGHT = 32;  // rows of a step
+
+OCTAVO_INLINE int64_t padded(int64_t count) { return (count + 31) / 32 * 32; }
+OCTAVO_INLINE int64_t blocks_of(const OctavoLinear& w) { return padded(w.n) / WIDTH; }
+
+// The form in which rows enter a product with a weight stored as W.
+template <class W>
+struct Form {
+  using Act = float;
+  static constexpr bool tiles = false;
+};
+#if OCTAVO_TILES
+template <>
+struct Form<bf16> {
+  using Act = bf16;
+  static constexpr bool tiles = true;
+};
+#endif
+template <class W>
+using Act = typename Form<W>::Act;
+
+// Elements from one row to the next: an odd number of cache lines, so that the rows of a tile lie in different sets.
+template <class A>
+OCTAVO_INLINE int64_t row_stride(int64_t k) {
+  constexpr int64_t LINE = 64 / sizeof(A);
+  const int64_t lines = padded(k) / LINE;
+  return (lines | 1) * LINE;
+}
+
+// Rows to allocate for `rows`: whole tiles read beyond the last.
+OCTAVO_INLINE int64_t row_room(int64_t rows) { return rows + HEIGHT; }
+
+// Memory to ask for while arithmetic runs, a few lines at a time.
+struct Ahead {
+  const char* at;
+  const char* end;
+  int lines;
+
+  void step() {
+    for (int i = 0; i < lines && at < end; i++, at += 64) prefetch_l2(at);
+  }
+};
+
+// How much to ask for at a time so that `bytes` have come when `rows` rows are through.
+OCTAVO_INLINE Ahead ahead_of(const void* next, int64_t bytes, int64_t rows, int64_t k) {
+  const int64_t slots = (rows + HEIGHT - 1) / HEIGHT * (padded(k) / 32) * (rows > 16 ? 4 : 2);
+  const char* at = static_cast<const char*>(next);
+  return Ahead{at, at ? at + bytes : at, static_cast<int>((bytes / 64 + slots - 1) / slots)};
+}
+
+}  // namespace octavo
