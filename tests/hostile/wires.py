@@ -116,6 +116,8 @@ _ROUTES = {
     "dots": (head("/../../etc/passwd", method="GET"), 404),
     "percents": (head("/%00%ff%2e%2e/", method="GET"), 404),
     "slash": (head("/v1/models/absent/", method="GET"), 404),
+    "a slash more": (post("/v1/completions/", b'{"prompt": "a"}'), 404),
+    "two slashes": (head("//health", method="GET"), 404),
     "get": (head(CHAT, method="GET"), 405),
     "put": (head(TEXT, method="PUT"), 405),
     "delete": (head("/v1/models", method="DELETE"), 405),

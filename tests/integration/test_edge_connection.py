@@ -170,6 +170,9 @@ async def test_stray_line_ends_between_requests_do_not_keep_a_connection(quick: 
         (POST + b"transfer-encoding: chunked\r\n\r\nzz\r\n", 400, "bad_request"),
         (POST + b"transfer-encoding: chunked\r\n\r\n5\r\nabcdefgh\r\n", 400, "bad_request"),
         (b"CONNECT x:1 HTTP/1.1\r\n\r\n", 400, "bad_request"),
+        (POST + b"host: y\r\ncontent-length: 1\r\n\r\n1", 400, "bad_request"),
+        (POST.replace(b"host: ", b"x-host: ") + b"content-length: 1\r\n\r\n1", 400, "bad_request"),
+        (POST + b"transfer-encoding: gzip, chunked\r\n\r\n1\r\n1\r\n0\r\n\r\n", 400, "bad_request"),
     ],
     ids=lambda value: repr(value)[:60] if isinstance(value, bytes) else str(value),
 )

@@ -41,6 +41,7 @@ def make_app(
         version=version,
         description=_ABOUT,
         strict_content_type=False,
+        redirect_slashes=False,  # the redirection would be to whatever the Host header says
         docs_url=None,
         redoc_url=None,
         telemetry=NO_TELEMETRY,

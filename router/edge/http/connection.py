@@ -166,6 +166,9 @@ class Connection(HttpToolsProtocol):
         if size > self._limits.head_bytes or len(self.url) > self._limits.url_bytes:
             self._refuse_head()
             return
+        if fault := self._ambiguity():
+            self._refuse(HTTPStatus.BAD_REQUEST, fault)
+            return
         super().on_headers_complete()
         self._in_body, self._undelivered = True, 0
         self._arm(self._limits.body_seconds)
@@ -208,6 +211,16 @@ class Connection(HttpToolsProtocol):
         """Close at once, whatever is unsent."""
         self._lobby.waiting.pop(self, None)
         self.transport.abort()
+
+    def _ambiguity(self) -> str | None:
+        """What others on the way may read in another way, which RFC 9112 (3.2, 6.1) has servers refuse."""
+        hosts = sum(name == b"host" for name, _ in self.headers)
+        codings = [value.strip().lower() for name, value in self.headers if name == b"transfer-encoding"]
+        if hosts > 1 or (hosts == 0 and self.parser.get_http_version() == "1.1"):
+            return f"a request names one host, not {hosts}"
+        if any(coding != b"chunked" for coding in codings):
+            return "transfer-encoding must be chunked"
+        return None
 
     def _answering(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
