@@ -121,7 +121,7 @@ class Keeper:
         view, registry = watched.view, self._registry
         for name in [name for name in view.came if not registry.busy(name)]:
             view.came.discard(name)
-            registry.lift(name)
+            registry.lift(name, view.entries[name].digest)
         for name in [name for name in view.gone if not registry.busy(name)]:
             view.gone.discard(name)
             if registry.learns:
@@ -132,9 +132,9 @@ class Keeper:
                     registry.learn(info, watched.worker.info.model)
 
     def _disown(self, watched: _Watched) -> None:
-        """Where a store tells, whatever it has unloaded is to be unloaded here, whoever did it."""
+        """What was unloaded is to be unloaded here, too, whoever did it, and whatever brought it here since."""
         registry = self._registry
-        if registry.learns or watched.seen == (watched.view.changes, registry.changes):
+        if watched.seen == (watched.view.changes, registry.changes):
             return
         infos = watched.view.entries.values()
         hidden = [info.name for info in infos if registry.hides(info) and not registry.busy(info.name)]

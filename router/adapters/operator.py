@@ -111,7 +111,7 @@ class Operator:
         """The registry knows it before the workers do: what comes while they are told is told the same."""
         name, links = change.name, self._links(pool)
         had = {link: _entry(link, name) for link in links}
-        former, hidden = self._registry.records.get(name), self._registry.unloaded.get(name)
+        former = self._registry.records.get(name)
         digest = await changes.stage(links, change)
         pinned = change.pin or (former is not None and former.pinned)
         record = _record(name, pool.key.model, change.source, digest, pinned=pinned)
@@ -119,16 +119,17 @@ class Operator:
         try:
             infos = await changes.commit(links, change, digest, had)
         except OctavoError:
-            await self._undo(name, former, hidden, actor)
+            await self._undo(name, former, digest, actor)
             raise
         loaded = max(info.loaded_unix_ms for info in infos) / 1000
         self._registry.settle(name, loaded)
 
-    async def _undo(self, name: str, former: AdapterRecord | None, hidden: bytes | None, actor: str) -> None:
+    async def _undo(self, name: str, former: AdapterRecord | None, digest: bytes, actor: str) -> None:
+        """The version counts as unloaded, should a worker have it still."""
         if former is not None:
             await self._registry.put(former, actor=actor)
-            return
-        await self._registry.drop(name, actor=actor, meant=hidden or b"", forget=hidden is None)
+        else:
+            await self._registry.drop(name, actor=actor, meant=(digest,))
 
     # ---- unload, pin
 
@@ -142,7 +143,7 @@ class Operator:
         async with self._registry.lock(own):
             pool = self._fleet.resolve(model, caller.sees_model)
             links = self._connected(pool)
-            meant = next((info.digest for info in map(_of(own), links) if info is not None and info.digest), b"")
+            meant = {info.digest for info in map(_of(own), links) if info is not None}
             recorded = own in self._registry.records
             await self._registry.drop(own, actor=_actor(caller), meant=meant)
             gone = await changes.unload(links, own)

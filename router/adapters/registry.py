@@ -7,6 +7,7 @@ worker that was away, or begins again, may still have them.
 
 import asyncio
 import logging
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import replace
 from weakref import WeakValueDictionary
@@ -17,6 +18,7 @@ from shared.errors import InvalidRequest, NotFound
 from shared.types import AdapterInfo
 
 MOST_UNLOADED = 10_000  # names that are remembered
+MOST_VERSIONS = 8  # and of each
 
 _LOG = logging.getLogger(__name__)
 
@@ -47,7 +49,7 @@ class Registry:
 
     def __init__(self, store: Directory | None = None):
         self.records: dict[str, AdapterRecord] = {}
-        self.unloaded: dict[str, bytes] = {}  # what each meant; empty where that is not known
+        self.unloaded: dict[str, tuple[bytes, ...]] = {}  # what each meant, last last; empty where that is not known
         self.changes = 0
         self._store = store
         self._least = 0  # snapshots before this revision do not know what was done here
@@ -71,9 +73,11 @@ class Registry:
         return [record for record in self.records.values() if record.model == model]
 
     def hides(self, info: AdapterInfo) -> bool:
-        """Whether a worker has it only because it does not know yet that it was unloaded."""
-        meant = self.unloaded.get(info.name)
-        return meant is not None and (not info.digest or not meant or info.digest == meant)
+        """Whether a worker has it only because it does not know yet that it was unloaded. Where a version is registered, that is meant."""
+        record, meant = self.records.get(info.name), self.unloaded.get(info.name)
+        if meant is None or (record is not None and record.digest):
+            return False
+        return not info.digest or b"" in meant or info.digest in meant
 
     # ---- changes
 
@@ -84,23 +88,29 @@ class Registry:
             self._least = await self._store.revision()
         self._put(record)
 
-    async def drop(self, name: str, *, actor: str, meant: bytes = b"", forget: bool = False) -> None:
-        """It is to mean nothing any more; what has no record is remembered as unloaded all the same, unless it is to be forgotten."""
+    async def drop(self, name: str, *, actor: str, meant: Collection[bytes] = ()) -> None:
+        """It is to mean nothing any more; what it `meant` anywhere is remembered as unloaded."""
         if self._store is not None and name in self.records:
             with suppress(NotFound):
                 tenant, own = named(name)
                 await self._store.delete_adapter(tenant, own, actor=actor)
             self._least = await self._store.revision()
-        self._drop(name, meant, forget=forget)
+        self._drop(name, meant)
 
     def settle(self, name: str, loaded: float) -> None:
         """Workers have it since then, by their clocks: what they tell of it later is no news. Where a store tells, there is none anyhow."""
         if self.learns and name in self.records:
             self.records[name] = replace(self.records[name], created=loaded)
 
-    def lift(self, name: str) -> None:
-        """It was loaded again, by whomever."""
-        self.changes += self.unloaded.pop(name, None) is not None
+    def lift(self, name: str, digest: bytes) -> None:
+        """This version (empty: it is not known which) was loaded again, by whomever."""
+        meant = self.unloaded.pop(name, None)
+        if meant is None:
+            return
+        self.changes += 1
+        left = tuple(each for each in meant if each not in (b"", digest))
+        if left and digest:
+            self.unloaded[name] = left
 
     def learn(self, info: AdapterInfo, model: str) -> None:
         """A worker has this, loaded by a call; where it is the newest of its name, it is what the name is to mean."""
@@ -126,7 +136,7 @@ class Registry:
     def unlearn(self, name: str) -> None:
         """A worker lost it by an order that was not given here."""
         if name in self.records:
-            self._drop(name, b"", forget=False)
+            self._drop(name, ())
 
     def follow(self, snapshot: Snapshot) -> None:
         """What the store has now."""
@@ -137,24 +147,32 @@ class Registry:
             return
         former, self.records = self.records, records
         self.changes += 1
-        for name in records:
-            self.unloaded.pop(name, None)
-        for name in former.keys() - records.keys():
-            self._unloaded(name, former[name].digest)
+        for name, record in former.items():
+            self._succeeded(name, record)
+        for name, record in records.items():
+            self.lift(name, record.digest)
 
     def _put(self, record: AdapterRecord) -> None:
-        self.records[record.canonical] = record
-        self.unloaded.pop(record.canonical, None)
+        name, former = record.canonical, self.records.get(record.canonical)
+        self.records[name] = record
+        self._succeeded(name, former)
+        self.lift(name, record.digest)
         self.changes += 1
 
-    def _drop(self, name: str, meant: bytes, *, forget: bool) -> None:
+    def _drop(self, name: str, meant: Collection[bytes]) -> None:
         record = self.records.pop(name, None)
         self.changes += 1
-        if not forget:
-            self._unloaded(name, meant or (record.digest if record else b""))
+        for digest in {*meant, *([record.digest] if record else ())} or {b""}:
+            self._unloaded(name, digest)
+
+    def _succeeded(self, name: str, former: AdapterRecord | None) -> None:
+        """Remembers a version that is not meant any more: whoever was away may have it still, when the name is unloaded after all."""
+        now = self.records.get(name)
+        if former is not None and (now is None or (former.digest and now.digest != former.digest)):
+            self._unloaded(name, former.digest)
 
     def _unloaded(self, name: str, meant: bytes) -> None:
-        self.unloaded.pop(name, None)
-        self.unloaded[name] = meant
+        former = [each for each in self.unloaded.pop(name, ()) if each != meant]
+        self.unloaded[name] = (*former[1 - MOST_VERSIONS :], meant)
         while len(self.unloaded) > MOST_UNLOADED:
             del self.unloaded[next(iter(self.unloaded))]

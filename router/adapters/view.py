@@ -27,10 +27,10 @@ DOUBT_SECONDS = 1.0  # in which a worker's frames come to what its answer to a c
 
 class WorkerAdapters:
     """Lives as long as a connection. `known` is set once the whole catalog has been told. `came` and `gone` are names that did so after
-    that, until whoever looks at them has emptied them; `changes` counts.
+    that, by others' doing, until whoever looks at them has emptied them; `changes` counts.
 
-    What a call brought about is known by its answer (`note`), which frames that were on their way may contradict: that a name went is then
-    believed only where no frame says otherwise for a while.
+    What a call from here brought about is known by its answer (`note`, `note_gone`), which frames that were on their way may contradict:
+    these are believed only where no frame says otherwise for a while.
     """
 
     def __init__(self) -> None:
@@ -39,54 +39,60 @@ class WorkerAdapters:
         self.came: set[str] = set()
         self.gone: set[str] = set()
         self.changes = 0
-        self._noted: set[str] = set()  # names that no frame has told of since
+        self._noted: dict[str, AdapterInfo | None] = {}  # answers that no frame has confirmed yet
+        self._doubts: dict[str, AdapterInfo | None] = {}  # what frames say against them, the last of each name
         self._uses: Mapping[bytes, AdapterUse] = {}
         self._load: Load | None = None  # of which _uses were made
 
     def take(self, state: AdapterState) -> None:
         """What is new, and what went."""
-        self._load = None
-        self.changes += 1
         for name in state.removed:
-            if name in self._noted:
-                asyncio.get_running_loop().call_later(DOUBT_SECONDS, self._doubted, name)
-            else:
-                self._remove(name)
+            self._hear(name, None)
         for info in state.entries:
-            self._noted.discard(info.name)
-            self._enter(info)
+            self._hear(info.name, info)
         if state.complete:
             self.known.set()
 
     def note(self, info: AdapterInfo) -> None:
         """A call's answer."""
-        self._load = None
-        self.changes += 1
-        self._noted.add(info.name)
-        self._enter(info)
+        self._noted[info.name] = info
+        self._set(info.name, info)
 
     def note_gone(self, name: str) -> None:
         """A call's answer."""
-        self._noted.discard(name)
-        self.take(AdapterState(removed=(name,)))
+        self._noted[name] = None
+        self._set(name, None)
 
-    def _doubted(self, name: str) -> None:
-        if name in self._noted:
-            self.note_gone(name)
+    def _hear(self, name: str, info: AdapterInfo | None) -> None:
+        if name not in self._noted or _equal(self._noted[name], info):
+            self._noted.pop(name, None)
+            self._doubts.pop(name, None)
+            self._news(name, info)
+            return
+        if name not in self._doubts:
+            asyncio.get_running_loop().call_later(DOUBT_SECONDS, self._believe, name)
+        self._doubts[name] = info
 
-    def _enter(self, info: AdapterInfo) -> None:
-        if info.name not in self.entries:
-            self._moved(info.name, self.came, self.gone)
-        self.entries[info.name] = info
+    def _believe(self, name: str) -> None:
+        if name in self._doubts:
+            self._noted.pop(name, None)
+            self._news(name, self._doubts.pop(name))
 
-    def _remove(self, name: str) -> None:
-        if self.entries.pop(name, None) is not None:
-            self._moved(name, self.gone, self.came)
+    def _news(self, name: str, info: AdapterInfo | None) -> None:
+        there = name in self.entries
+        self._set(name, info)
+        if self.known.is_set() and there != (info is not None):
+            (self.gone if there else self.came).add(name)
 
-    def _moved(self, name: str, into: set[str], out: set[str]) -> None:
-        out.discard(name)
-        if self.known.is_set():
-            into.add(name)
+    def _set(self, name: str, info: AdapterInfo | None) -> None:
+        self._load = None
+        self.changes += 1
+        if info is None:
+            self.entries.pop(name, None)
+            self.came.discard(name)
+        else:
+            self.entries[name] = info
+            self.gone.discard(name)
 
     def has(self, ref: AdapterRef) -> bool:
         """Whether a request for this version may be sent here: one that has not been read yet may be it."""
@@ -103,3 +109,10 @@ class WorkerAdapters:
                 uses[told.digest] = use
             self._uses, self._load = uses, load
         return self._uses
+
+
+def _equal(noted: AdapterInfo | None, told: AdapterInfo | None) -> bool:
+    """Whether a frame tells what an answer did, as far as that goes."""
+    if noted is None or told is None:
+        return noted is told
+    return noted.digest == told.digest
