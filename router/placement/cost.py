@@ -2,12 +2,15 @@
 
     cost = (waiting_uncached + unacked + uncached(r)) / prefill_rate                     until the first token
          + pair_s * (waiting_pairs + unacked pairs + pairs(r))                           of which attention over what is long
+         + AGAIN * (what r itself adds to these two)                                     what others will compute again for it
          + outputs(r) * (b * (running + waiting + unacked) + c * context)                what the others' decodes add to its own
          + PRESSURE * k / (1 - k)                                                        what a full cache costs in evictions, preemptions
          + adapter_cost
 
 k is the share of the blocks that is in use, this request's included. Everything is in seconds by the worker's own step model, so that no
-weight has to be tuned to a machine.
+weight has to be tuned to a machine. AGAIN is tuned to a trace (octavo bench placement): what is computed here though another worker has it
+takes the place of what that worker need not have kept twice; without it work moves to wherever it starts a little sooner, and the fleet's
+caches hold copies.
 
 Costs that differ by less than the model's error are equal: then the worker with the most of the prefix is chosen, then the one with the
 fewest cold admissions by its own count, then rendezvous of the first block. Nothing is random: the same view gives the same decision.
@@ -21,6 +24,7 @@ from router.placement.view import Want, WorkerView, rendezvous
 from shared.hashing import BLOCK_SIZE
 
 PRESSURE = 0.15  # seconds
+AGAIN = 3.0  # times what a request computes
 FULL = 0.98  # the most that a share in use counts as
 NEAR = 0.05  # costs within this share of the least are equal,
 NEAR_S = 0.002  # or within so many seconds
@@ -38,9 +42,10 @@ def pressure(worker: WorkerView, blocks: int) -> float:
 def base_cost(worker: WorkerView, want: Want) -> float:
     """See the module; without the adapter's part."""
     pending, uncached = worker.pending, want.uncached(worker.worker_id)
-    pairs = worker.pairs + pending.pairs + want.pairs(worker.worker_id)
-    prefill = (worker.uncached + pending.uncached + uncached) / (worker.prefill_rate or ASSUMED_RATE)
-    prefill += worker.pair_s * pairs
+    rate, pair = worker.prefill_rate or ASSUMED_RATE, worker.pair_s
+    before = (worker.uncached + pending.uncached) / rate + pair * (worker.pairs + pending.pairs)
+    own = uncached / rate + pair * want.pairs(worker.worker_id)
+    prefill = before + (1.0 + AGAIN) * own
     sequences = worker.running + worker.waiting + pending.choices
     decode = want.outputs * (worker.sequence_s * sequences + worker.context_s * (worker.context + pending.context))
     return prefill + decode + pressure(worker, (uncached + pending.uncached) // BLOCK_SIZE)

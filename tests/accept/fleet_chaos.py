@@ -40,7 +40,7 @@ KINDS: tuple[dict[str, Any], ...] = (
 )
 CASES = [{"prompt": prompt, **kind} for prompt in PROMPTS for kind in KINDS]
 
-NOISE = ("Traceback", "BlockingIOError", "Exception", "too_many_pings")  # in the router's log
+NOISE = ("Traceback", "BlockingIOError", "Exception", "Too many pings")  # in the router's log
 
 Tokens = dict[int, list[int]]
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from octavo.bench.placement.bound import lru_hit_rate
+from octavo.bench.placement.load import MOST, UNLOADED, doubling, p99
 from octavo.bench.placement.measures import hit_rate, summary
 from octavo.bench.placement.simulation import Setup, simulate
 from octavo.bench.placement.trace import GRAIN, Arrival
@@ -52,6 +53,14 @@ def test_costs_find_what_turns_repeat_and_round_robin_does_not() -> None:
     bound = lru_hit_rate(arrivals, 400)
     assert found["round_robin"] < 0.6 * found["cost"]
     assert 0.9 * bound <= found["cost"] <= bound
+
+
+def test_the_load_is_found_at_which_the_waits_have_doubled() -> None:
+    arrivals = conversations(count=40)
+    found = doubling(arrivals, POLICIES["round_robin"], SETUP)
+    assert found.speed > UNLOADED
+    assert found.ttft_p99 >= 2 * found.unloaded_ttft_p99 or found.speed == MOST
+    assert p99(arrivals, POLICIES["round_robin"], SETUP, found.speed) == found.ttft_p99
 
 
 def test_the_command_reports_every_policy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,7 @@ from shared import rpc
 
 pytestmark = pytest.mark.soak
 
-SILENT_SECONDS = 30.0
+SILENT_SECONDS = 15.0
 PINGING = (
     ("grpc.keepalive_time_ms", 1_000),  # 30 times as often as ours
     ("grpc.keepalive_timeout_ms", 5_000),
@@ -67,4 +67,4 @@ async def test_the_same_pings_end_a_stream_of_a_server_that_counts_them() -> Non
     """So that the one above can fail."""
     strict: Sequence[tuple[str, int]] = (("grpc.http2.min_ping_interval_without_data_ms", 300_000),)
     async with silence(grpc.aio.server(options=[*strict])) as call:
-        assert "too_many_pings" in (await end_of(call) or "")
+        assert "Too many pings" in (await end_of(call) or "")

@@ -5,6 +5,7 @@ from typing import Any
 
 from router.placement import POLICIES
 from router.placement.adapters import adapter_cost, desired_set, to_prefetch
+from router.placement.cost import AGAIN
 from router.placement.prompt import prompt_marks
 from router.placement.view import AdapterUse, Share, Want, WorkerView
 from shared.hashing import chain
@@ -29,10 +30,22 @@ def view(worker_id: str, **changes: Any) -> WorkerView:
     return replace(idle, **changes)
 
 
-def test_a_cached_prefix_is_worth_the_seconds_that_it_saves():
+def test_a_cached_prefix_is_worth_what_it_saves_here_and_what_a_copy_would_push_out():
     want = replace(WANT, cached={"a": 960})
-    assert cost([view("a", uncached=500), view("b")], want) == "a"
-    assert cost([view("a", uncached=2_000), view("b")], want) == "b"
+    saved = (1.0 + AGAIN) * 960
+    assert cost([view("a", uncached=int(0.9 * saved)), view("b")], want) == "a"
+    assert cost([view("a", uncached=int(1.1 * saved)), view("b")], want) == "b"
+
+
+def test_attention_over_what_is_long_counts_as_the_seconds_that_it_takes():
+    """The same tokens to compute: behind a long prefix they take longer."""
+    few, many = view("a", uncached=2_000, pairs=0, pair_s=1e-6), view("b", uncached=2_000, pairs=3_000_000, pair_s=1e-6)
+    assert cost([few, many], WANT) == "a"
+    far, near = replace(WANT, prompt_tokens=4_000, cached={"a": 2_000}), view("b", pair_s=1e-6, prefill_rate=1_000.0)
+    assert far.pairs("a") == 2_000 * 3_000
+    assert far.pairs("b") == 4_000 * 2_000
+    assert cost([view("a", pair_s=1e-6, uncached=int(3_900 * (1.0 + AGAIN))), near], far) == "a"
+    assert cost([view("a", pair_s=1e-6, uncached=int(5_000 * (1.0 + AGAIN))), near], far) == "b"
 
 
 def test_own_dispatches_that_no_report_covers_are_work():
