@@ -12,8 +12,10 @@ import httpx
 import pytest
 
 from octavo.client.aio import AsyncClient
+from protos import inference_pb2 as pb
 from shared import rpc
 from tests.e2e.stack import RunningStack, until_at_rest
+from tests.hostile import http2
 from tests.hostile.bodies import FOR_A_MODEL, wrong_bodies
 from tests.hostile.messages import wrong_calls
 from tests.hostile.senders import FIELDS, Told, send_body, send_call, send_raw, send_session
@@ -61,8 +63,11 @@ def one_round(stack: RunningStack) -> list[Awaitable[str]]:
 
 
 @asynccontextmanager
-async def unnoticed(stack: RunningStack) -> AsyncIterator[None]:
-    """Eight streams run for as long as the block does; all that they say must be what they say when alone."""
+async def unnoticed(stack: RunningStack, *, noisy: bool = False) -> AsyncIterator[None]:
+    """Eight streams run for as long as the block does; all that they say must be what they say when alone.
+
+    `noisy`: gRPC itself logs what it cannot read of a call's head.
+    """
     quiet = await asyncio.gather(*one_round(stack))
     assert len(set(quiet)) == STREAMS
     over, said = asyncio.Event(), len(stack.errors)
@@ -80,7 +85,7 @@ async def unnoticed(stack: RunningStack) -> AsyncIterator[None]:
     finally:
         over.set()
         assert await running >= 1
-    assert [line for line in stack.errors[said:] if "Traceback" in line or "ERROR" in line] == []
+    assert noisy or [line for line in stack.errors[said:] if "Traceback" in line or "ERROR" in line] == []
     for address in stack.workers:
         load = until_at_rest(address)
         assert load.free_blocks == load.total_blocks
@@ -157,6 +162,29 @@ async def test_c28_malformed_grpc_is_invalid_argument_naming_the_field_and_runni
             told = await send_session(channel)
     assert len(calls) + len(told) >= 200
     assert [row for row in told if row[1] != row[2] or row[3] != invalid.value[0]] == []
+
+
+GENERATE = b"/octavo.v1.Inference/Generate"
+ONE_TOKEN = pb.GenerateRequest(prompt="a", sampling=pb.Sampling(max_tokens=1)).SerializeToString()
+ODD_CALLS = {
+    "path that is no text": http2.call(b"/\xff\xfe/\x00"),
+    "no path": http2.call(b""),
+    "thousands of years": http2.call(GENERATE, ONE_TOKEN, [(b"grpc-timeout", b"99999999H")]),
+    "thirty years": http2.call(GENERATE, ONE_TOKEN, [(b"grpc-timeout", b"99999999S")]),
+    "no time": http2.call(GENERATE, ONE_TOKEN, [(b"grpc-timeout", b"0n")]),
+    "time that is none": http2.call(GENERATE, ONE_TOKEN, [(b"grpc-timeout", b"-1S")]),
+    "metadata that is no text": http2.call(GENERATE, ONE_TOKEN, [(b"authorization", b"\xff"), (b"x-bin", b"%")]),
+    "lies about compression": http2.call(GENERATE, b"\x01" + ONE_TOKEN, [(b"grpc-encoding", b"gzip")]),
+}
+
+
+async def test_calls_that_no_grpc_library_would_send_are_answered_and_running_streams_do_not_notice(
+    stack: RunningStack,
+) -> None:
+    told = (http2.HEADERS, http2.RESET, http2.GOAWAY)
+    async with unnoticed(stack, noisy=True):
+        answers = {name: await http2.first_frame_of(told, stack.grpc, sent) for name, sent in ODD_CALLS.items()}
+    assert answers == dict.fromkeys(ODD_CALLS, http2.HEADERS)
 
 
 OUT_OF_VOCABULARY = [case for case in FOR_A_MODEL if case[2] in ("stop_token_ids", "logit_bias", "allowed_token_ids")]
