@@ -123,7 +123,7 @@ class SamplingOptions:
         _require(len(self.stop) <= MAX_STOPS, "stop", f"takes at most {MAX_STOPS} strings")
         _require(all(self.stop), "stop", "must not hold an empty string")
         longest = max(map(len, self.stop), default=0)
-        _require(longest <= MAX_STOP_LENGTH, "stop", f"strings may be {MAX_STOP_LENGTH} characters long")
+        _require(longest <= MAX_STOP_LENGTH, "stop", f"strings may be at most {MAX_STOP_LENGTH} characters long")
         _require(len(self.stop_token_ids) <= MAX_STOP_TOKENS, "stop_token_ids", f"takes at most {MAX_STOP_TOKENS} ids")
         _require(all(0 <= t < UINT32 for t in self.stop_token_ids), "stop_token_ids", "must be token ids")
 
@@ -185,8 +185,9 @@ class GenerateRequest:
         kept = self.truncate_prompt_tokens
         _require(kept is None or 1 <= kept < UINT32, "truncate_prompt_tokens", "must be from 1 to 2^32 - 1")
         _require(1 <= self.n <= MAX_CHOICES, "n", f"must be between 1 and {MAX_CHOICES}")
-        _require(len(self.request_id) <= 256, "request_id", "may be 256 characters long")
-        _require(len(self.cache_salt) <= MAX_CACHE_SALT, "cache_salt", f"may be {MAX_CACHE_SALT} characters long")
+        _require(len(self.request_id) <= 256, "request_id", "may be at most 256 characters long")
+        salted = len(self.cache_salt) <= MAX_CACHE_SALT
+        _require(salted, "cache_salt", f"may be at most {MAX_CACHE_SALT} characters long")
         if isinstance(self.prompt, ChatPrompt):
             _require(bool(self.prompt.messages), self.prompt_param, "must not be empty")
 

@@ -77,7 +77,7 @@ def requests_of(body: CompletionBody, origin: Origin) -> tuple[GenerateRequest, 
     prompts, candidates = _prompts(body.prompt), body.candidates()
     if len(prompts) * candidates > MAX_CHOICES and len(prompts) > 1:
         param = "n" if candidates == body.choices() else "best_of"
-        raise InvalidRequest(f"prompts times {param} may be {MAX_CHOICES}", param=param)
+        raise InvalidRequest(f"prompts times {param} may be at most {MAX_CHOICES}", param=param)
     body.check_prompt_logprobs()
     sampling = _sampling(body, ranked=candidates != body.choices())
     made = [request_of(body, origin, prompt, sampling, prompt_param="prompt") for prompt in prompts]

@@ -10,8 +10,10 @@ from typing import Any
 import pydantic_core
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import iter_route_contexts
 from starlette.exceptions import HTTPException
 
+from router.edge.http import faults
 from shared import errors
 from shared.redact import redact
 
@@ -98,10 +100,11 @@ def invalid_body(failures: Sequence[Mapping[str, Any]], body: object) -> errors.
     told = [(failure, _steps(failure, body)) for failure in failures]
     rivals = [each for each in told if each[1][:1] == told[0][1][:1]]
     furthest, path = max(rivals, key=lambda each: _progress(*each))
-    said = dict.fromkeys(f["msg"] for f, steps in rivals if _progress(f, steps) == _progress(furthest, path))
+    equals = [failure for failure, steps in rivals if _progress(failure, steps) == _progress(furthest, path)]
     name = dotted(path)
-    message = f"{name}: {', or '.join(said).removesuffix('.')}"
-    return errors.InvalidRequest(message, param=name, code=_CODES.get(furthest["type"], "invalid_type"))
+    return errors.InvalidRequest(
+        faults.message(equals, name), param=name, code=_CODES.get(furthest["type"], "invalid_type")
+    )
 
 
 def _status_error(error: HTTPException) -> Response:
@@ -118,6 +121,18 @@ def _status_error(error: HTTPException) -> Response:
     )
 
 
+def _methods(request: Request) -> list[str]:
+    """Those of all routes to the path; Starlette's own Allow knows the first route alone."""
+    routes = [route for route in iter_route_contexts(request.app.routes) if route.path_regex.match(request.url.path)]
+    return sorted({method for route in routes for method in route.methods or ()})
+
+
+def _method_error(request: Request) -> Response:
+    methods = _methods(request)
+    message = f"{request.method} is not a method of {request.url.path[:200]}, which takes {' or '.join(methods)}"
+    return _status_error(HTTPException(HTTPStatus.METHOD_NOT_ALLOWED, message, {"Allow": ", ".join(methods)}))
+
+
 async def _on_octavo(_: Request, error: Exception) -> Response:
     return to_response(errors.from_exception(error))
 
@@ -131,6 +146,8 @@ async def _on_status(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == HTTPStatus.NOT_FOUND:
         return to_response(errors.NotFound(f"no route {request.method} {request.url.path[:200]}"))
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        return _method_error(request)
     return _status_error(error)
 
 

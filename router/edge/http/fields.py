@@ -9,10 +9,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from router.edge.bounds import MAX_PROMPT_TOKENS
 from router.edge.http import refused
-from router.request import MAX_STOPS, UINT64, GenerateRequest, Prompt, SamplingOptions
+from router.request import MAX_STOP_TOKENS, MAX_STOPS, UINT64, GenerateRequest, Prompt, SamplingOptions
 from router.tenancy.caller import Caller
 from shared.errors import InvalidRequest
-from shared.limits import MAX_BAD_WORD, MAX_BAD_WORDS, MAX_BIASED
+from shared.limits import MAX_ALLOWED, MAX_BAD_WORD, MAX_BAD_WORDS, MAX_BIASED
 
 # A body may hold a million faults; the first one is enough.
 FirstFault = Field(fail_fast=True)
@@ -20,6 +20,8 @@ FirstFault = Field(fail_fast=True)
 # Lists are bounded here too, by what is more than any that could be right: the event loop waits for whatever is read.
 Strings = Annotated[list[str], FirstFault, Field(max_length=MAX_STOPS)]
 Integers = Annotated[list[int], FirstFault, Field(max_length=MAX_PROMPT_TOKENS)]
+StopTokens = Annotated[list[int], FirstFault, Field(max_length=MAX_STOP_TOKENS)]
+AllowedTokens = Annotated[list[int], FirstFault, Field(max_length=MAX_ALLOWED)]
 Word = Annotated[
     str | Annotated[list[int], FirstFault, Field(max_length=MAX_BAD_WORD)], Field(union_mode="left_to_right")
 ]
@@ -72,14 +74,16 @@ class SamplingFields(BaseModel):
     min_p: float | None = Field(None, description="Extension. 0 (off) to 1. Default 0.")
     min_tokens: int | None = Field(None, description="Extension. No stop token is sampled before. Default 0.")
     ignore_eos: bool | None = Field(None, description="Extension. Go on after the model's own end. Default false.")
-    stop_token_ids: Integers | None = Field(None, description="Extension. Up to 64 further stop tokens.")
+    stop_token_ids: StopTokens | None = Field(None, description="Extension. Up to 64 further stop tokens.")
     presence_penalty: float | None = Field(None, description="-2 to 2. Default 0.")
     frequency_penalty: float | None = Field(None, description="-2 to 2. Default 0.")
     logit_bias: dict[str, float] | None = Field(
         None, description="Up to 1024 token ids, each with what is added to its logit, -100 to 100."
     )
     repetition_penalty: float | None = Field(None, description="Extension. Above 0, to 10. Default 1, which is off.")
-    allowed_token_ids: Integers | None = Field(None, description="Extension. Up to 4096 tokens; no other is sampled.")
+    allowed_token_ids: AllowedTokens | None = Field(
+        None, description="Extension. Up to 4096 tokens; no other is sampled."
+    )
     bad_words: Words | None = Field(
         None, description="Extension. Up to 64 texts, or lists of token ids, that never stand whole in the output."
     )
@@ -92,7 +96,8 @@ class SamplingFields(BaseModel):
     )
 
     cache_salt: str | None = Field(
-        None, description="Extension. What is cached under it is found under it alone, and by this tenant alone."
+        None,
+        description="Extension. What is cached under it is found under it alone, and by this tenant alone. Up to 256 characters.",
     )
     priority: int | None = Field(
         None, description="Extension. A class, 0 being the highest; bounded by, and by default, the tenant's."

@@ -12,7 +12,6 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "chat_template_kwargs": ({},),
     "continue_final_message": (False,),
     "documents": ([],),
-    "echo": (False,),
     "function_call": ("none", "auto"),
     "functions": ([],),
     "guided_choice": (),
@@ -47,8 +46,15 @@ def check(extra: Mapping[str, Any] | None, n: int) -> None:
     for name in filter(given.__contains__, _NEUTRAL):
         if given[name] is not None and given[name] not in _NEUTRAL[name]:
             raise unsupported(name)
+    if given.get("echo") not in (None, False):
+        raise _completions_alone("echo")
     if given.get("best_of") not in (None, n):
-        raise unsupported("best_of")
+        raise _completions_alone("best_of")
+
+
+def _completions_alone(name: str) -> InvalidRequest:
+    message = f"{name} is a parameter of /v1/completions alone"
+    return InvalidRequest(message, param=name, code="unsupported_parameter")
 
 
 def unsupported(name: str) -> InvalidRequest:
