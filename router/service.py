@@ -82,6 +82,9 @@ class Service(Protocol):
     A name that the caller does not see is answered as one that does not exist.
     """
 
+    def waiting(self, caller: Caller) -> int:
+        """How many requests of the caller's tenant no worker has taken yet."""
+
     def check_room(self, caller: Caller) -> None:
         """Raises Overloaded where a request of the caller's would find every queue full, whatever it asks for: before it is read."""
 

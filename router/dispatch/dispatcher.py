@@ -68,6 +68,10 @@ class Dispatcher:
         except QueueFull as full:
             raise self._overloaded(pool, full) from full
 
+    def waiting(self, tenant: Tenant) -> int:
+        """How many of its requests no worker has taken yet, over all pools."""
+        return sum(queue.waiting(tenant) for queue in self._queues.values())
+
     def check_any_room(self, tenant: Tenant) -> None:
         """Raises Overloaded where `check_room` would for every pool that there is."""
         full = {pool: why for pool, queue in self._queues.items() if (why := queue.why_full(tenant)) is not None}

@@ -78,6 +78,10 @@ class FairQueue(Generic[T]):
         """Every item, lane by lane."""
         return (item for lane in list(self._lanes.values()) for _, _, item in list(lane.items))
 
+    def waiting(self, tenant: Tenant) -> int:
+        """How many items of `tenant` are here."""
+        return self._backlogs.get(tenant.id, _Backlog()).items
+
     def why_full(self, tenant: Tenant) -> QueueFull | None:
         """Why an item of `tenant` would find no place; None where it finds one."""
         backlog = self._backlogs.get(tenant.id, _Backlog())

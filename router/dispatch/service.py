@@ -74,6 +74,10 @@ class RouterService:
         self._prefixes = PublicPrefixes(prefixes, self._threads)
         self._turns = Turnstile(ADMITTED_AT_ONCE)
 
+    def waiting(self, caller: Caller) -> int:
+        """See Service."""
+        return self._dispatcher.waiting(caller.tenant)
+
     def check_room(self, caller: Caller) -> None:
         """See Service."""
         try:

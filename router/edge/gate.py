@@ -77,6 +77,10 @@ class Gate:
         """As Authenticator.authenticate."""
         return self._authenticator.authenticate(credentials)
 
+    def waiting(self, caller: Caller) -> int:
+        """As Service.waiting."""
+        return self._service.waiting(caller)
+
     def check_room(self, caller: Caller) -> None:
         """As Service.check_room."""
         self._service.check_room(caller)

@@ -193,7 +193,7 @@ class FakeOperator:
 class FakeService:
     """Implements router.service.Service. Every generation it made stays in `generations`, every request in `requests`.
 
-    `admit`: cleared, generate() waits for it. `refuse`: generate() raises it, and `full` check_room().
+    `admit`: cleared, generate() waits for it. `refuse`: generate() raises it, and `full` check_room(). `crowd` wait.
     `hold_at`/`fail_at`: the flush at which each new generation waits for its `release`, or raises `failure`.
     """
 
@@ -202,6 +202,7 @@ class FakeService:
     is_ready: bool = True
     refuse: Exception | None = None
     full: Exception | None = None
+    crowd: int = 0
     hold_at: int | None = None
     fail_at: int | None = None
     failure: Exception | None = None
@@ -223,6 +224,10 @@ class FakeService:
         if model not in self.names or not caller.sees_model(model):
             raise ModelNotFound(f"no model {model!r}", param="model")
         return model
+
+    def waiting(self, caller: Caller) -> int:
+        del caller
+        return self.crowd
 
     def check_room(self, caller: Caller) -> None:
         del caller

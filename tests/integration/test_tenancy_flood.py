@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from router.edge.http.guard import CROWD
 from router.fleet.stream import MOST_UNWRITTEN
 from shared.errors import Overloaded
 from shared.types import Tenant
@@ -75,6 +76,14 @@ async def test_a_tenant_whose_queue_is_full_is_bounced_before_its_body_is_read()
     assert service.requests == []
 
 
+async def test_requests_of_a_crowd_are_read_all_the_same() -> None:
+    async with http_edge(FakeService(crowd=CROWD)) as edge:
+        body = {"model": "tiny", "prompt": "x", "max_tokens": 2}
+        answers = await asyncio.gather(*(edge.http.post("/v1/completions", json=body) for _ in range(20)))
+        assert [answer.status_code for answer in answers] == [200] * 20
+        assert len(edge.service.requests) == 20
+
+
 async def test_a_full_queue_is_told_to_its_tenant_alone(tmp_path: Path) -> None:
     async with ScriptedWorker(first_load=load_report(credits=0)) as worker:
         limit = 3
@@ -86,6 +95,7 @@ async def test_a_full_queue_is_told_to_its_tenant_alone(tmp_path: Path) -> None:
                 router.service.check_room(request(tenant=A).caller)
             assert refused.value.retry_after
             router.service.check_room(request(tenant=B).caller)
+            assert [router.service.waiting(request(tenant=tenant).caller) for tenant in (A, B)] == [limit, 0]
             assert router.metric("requests_total", model="unknown", outcome="overloaded") == 1
             for task in tasks:
                 task.cancel()
