@@ -103,9 +103,11 @@ def figures(gaps: Gaps) -> dict[str, float | int]:
     return told
 
 
-async def measure(url: str, *, model: str | None, shape: Shape, progress: Callable[[str], None]) -> dict[str, Any]:
+async def measure(
+    url: str, *, model: str | None, shape: Shape, progress: Callable[[str], None], api_key: str | None = None
+) -> dict[str, Any]:
     """The report. Raises RequestFailed, and Internal where the streams ended before a long prompt was answered."""
-    async with load.session(url) as client:
+    async with load.session(url, api_key) as client:
         name = model or await load.only_model(client)
         half = _Halfway(shape.streams * shape.output_tokens)
         streams, intruders = await asyncio.gather(

@@ -4,6 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,9 @@ import aiohttp
 
 from octavo.bench.metrics import Timeline
 from octavo.bench.workload import Item, Workload
+from octavo.client.credentials import key_of
 from shared.errors import OctavoError, Unavailable
+from shared.redact import redact
 
 _DATA = b"data: "
 _DONE = b"[DONE]"
@@ -83,6 +86,14 @@ async def _timeline(response: aiohttp.ClientResponse, start: float, on_piece: Ca
     )
 
 
+async def _refusal(response: aiohttp.ClientResponse) -> str:
+    """What the server said, in its own words where they have OpenAI's shape."""
+    text = redact(await response.text())
+    with suppress(ValueError, KeyError, TypeError):
+        text = str(json.loads(text)["error"]["message"])
+    return f"HTTP {response.status}: {text[:300]}"
+
+
 async def request(
     session: aiohttp.ClientSession, item: Item, model: str, on_piece: Callable[[float], None] = _unheard
 ) -> Timeline:
@@ -90,7 +101,7 @@ async def request(
     start = time.perf_counter()
     async with session.post("/v1/completions", json=body(item, model)) as response:
         if response.status != 200:
-            raise RequestFailed(f"HTTP {response.status}: {(await response.text())[:300]}")
+            raise RequestFailed(await _refusal(response))
         return await _timeline(response, start, on_piece)
 
 
@@ -104,10 +115,12 @@ async def _client(
             errors.append(str(error) or type(error).__name__)
 
 
-def session(url: str) -> aiohttp.ClientSession:
-    """Connections to one server, as many as there are clients, without a limit on how long an answer takes."""
+def session(url: str, api_key: str | None = None) -> aiohttp.ClientSession:
+    """Connections to one server, as many as there are clients, without a limit on how long an answer takes. `api_key`: see `key_of`."""
+    key = key_of(api_key)
     connector, timeout = aiohttp.TCPConnector(limit=0), aiohttp.ClientTimeout(total=None)
-    return aiohttp.ClientSession(base_url=url, connector=connector, timeout=timeout)
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    return aiohttp.ClientSession(base_url=url, connector=connector, timeout=timeout, headers=headers)
 
 
 async def run(client: aiohttp.ClientSession, workload: Workload, model: str, concurrency: int) -> Outcome:
@@ -120,9 +133,11 @@ async def run(client: aiohttp.ClientSession, workload: Workload, model: str, con
 
 
 async def only_model(client: aiohttp.ClientSession) -> str:
-    """The name of the first model served. Raises Unavailable where there is none, or no server."""
+    """The name of the first model served. Raises Unavailable where there is none, or no server, RequestFailed where it refuses."""
     try:
-        async with client.get("/v1/models", raise_for_status=True) as response:
+        async with client.get("/v1/models") as response:
+            if response.status != 200:
+                raise RequestFailed(await _refusal(response))
             models = (await response.json())["data"]
     except aiohttp.ClientError as error:
         raise Unavailable(f"no answer from the server: {error}") from error

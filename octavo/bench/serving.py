@@ -51,9 +51,10 @@ async def measure(
     concurrencies: Sequence[int],
     requests: int | None,
     progress: Callable[[str], None],
+    api_key: str | None = None,
 ) -> dict[str, Any]:
     """A report of all runs, one after the other, after one request that does not count. Raises OctavoErrors."""
-    async with load.session(url) as client:
+    async with load.session(url, api_key) as client:
         name = model or await load.only_model(client)
         await load.request(client, workload.items[0], name)
         runs = []

@@ -39,7 +39,7 @@ def real(low: float, high: float = math.inf) -> Callable[[str], float]:
 
 
 def url(text: str) -> str:
-    """The start of a server's addresses: a scheme and a host."""
+    """The start of a server's addresses: a scheme and a host, without the /v1 that OpenAI's clients want behind it."""
     try:
         parts = urlsplit(text)
         ok = (
@@ -47,17 +47,27 @@ def url(text: str) -> str:
             and parts.scheme in ("http", "https")
             and bool(parts.hostname)
             and (parts.port is None or parts.port > 0)
+            and parts.path in ("", "/", "/v1", "/v1/")
         )
     except ValueError:  # a port that is none, or an address that is none
         ok = False
     if not ok:
         raise argparse.ArgumentTypeError(f"{text!r} is no URL such as http://127.0.0.1:8000")
-    return text
+    return f"{parts.scheme}://{parts.netloc}"
 
 
 def target(text: str) -> str:
     """A gRPC server's host:port."""
     host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+    if not host or "/" in host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
         raise argparse.ArgumentTypeError(f"{text!r} is no host:port such as 127.0.0.1:50051")
     return text
+
+
+def add_api_key(parser: argparse.ArgumentParser) -> None:
+    """--api-key, which octavo.client.credentials completes from the environment."""
+    parser.add_argument(
+        "--api-key",
+        metavar="KEY",
+        help="where the server wants one; better in $OCTAVO_API_KEY, which no list of processes shows",
+    )

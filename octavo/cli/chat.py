@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from octavo.cli.arguments import real, target, whole
+from octavo.cli.arguments import add_api_key, real, target, whole
 
 if TYPE_CHECKING:
     from octavo.client.requests import Options
@@ -25,6 +25,7 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--target", type=target, default="127.0.0.1:50051", help="the router's gRPC address (%(default)s)"
     )
+    add_api_key(parser)
     parser.add_argument("--model", default="", help="needed where several are served")
     parser.add_argument("--system", help="what the model is told first")
     parser.add_argument("--temperature", type=real(0, 2))
@@ -128,7 +129,7 @@ def _check(client: "Client", target: str) -> None:
     try:
         client.models()
     except Unavailable as error:
-        raise Unavailable(f"{target}: {error.message}") from None
+        raise Unavailable(f"{target}: {error.message} (--target is its gRPC address, not that of HTTP)") from None
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -139,7 +140,7 @@ def run(arguments: argparse.Namespace) -> int:
         import readline  # noqa: F401 - gives input() a history and editing keys
 
         print(HELP)
-    with Client(arguments.target) as client:
+    with Client(arguments.target, api_key=arguments.api_key) as client:
         _check(client, arguments.target)
         talk(Conversation(client, arguments.model, arguments.system, _options(arguments)))
     return 0

@@ -67,6 +67,16 @@ def test_links_lead_somewhere(page: str) -> None:
     assert [link for link in links if not (path.parent / link).exists()] == []
 
 
+def test_commands_and_flags_that_the_readme_names_are_there() -> None:
+    text = (ROOT / "README.md").read_text()
+    named = set(re.findall(r"`(?:\.venv/bin/)?octavo ([a-z]+)[^`\n]*`", text))
+    assert {"serve", "chat", "bench"} <= named
+    for command in sorted(named):
+        helped = _run(sys.executable, "-m", "octavo.cli.main", command, "--help")
+        for flag in re.findall(rf"`octavo {command}[^`\n]*?(--[a-z-]+)", text):
+            assert flag in helped, (command, flag)
+
+
 def test_folders_that_the_documents_name_are_there() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text() + (ROOT / "README.md").read_text()
     named = set(re.findall(r"`((?:protos|shared|router|worker|kernels|octavo|tests|docs)/[\w/.]*)`", text))

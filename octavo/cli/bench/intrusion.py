@@ -4,7 +4,7 @@ import argparse
 import asyncio
 from typing import Any
 
-from octavo.cli.arguments import url
+from octavo.cli.arguments import add_api_key, url
 from octavo.cli.bench.options import add_json, positive, progress, write
 from octavo.cli.bench.serving import on_server_or_demo
 
@@ -18,6 +18,7 @@ def add(kinds: Any) -> None:
         "model, served for the run.",
     )
     parser.add_argument("--url", type=url, help="of the server: http://127.0.0.1:8000")
+    add_api_key(parser)
     parser.add_argument("--model", help="its name there (the first that is served)")
     parser.add_argument("--streams", type=positive, default=8, help="that are being written (%(default)s)")
     parser.add_argument("--output-tokens", type=positive, default=512, help="of each stream (%(default)s)")
@@ -37,7 +38,9 @@ def run(arguments: argparse.Namespace) -> int:
             output_tokens=arguments.output_tokens,
             prompt_tokens=arguments.prompt_tokens,
         )
-        return await intrusion.measure(url, model=arguments.model, shape=shape, progress=progress)
+        return await intrusion.measure(
+            url, model=arguments.model, api_key=arguments.api_key, shape=shape, progress=progress
+        )
 
     report = asyncio.run(on_server_or_demo(arguments.url, on_server))
     write(report, arguments.json)

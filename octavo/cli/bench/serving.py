@@ -5,7 +5,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from octavo.cli.arguments import url
+from octavo.cli.arguments import add_api_key, url
 from octavo.cli.bench.options import add_workload, positive, progress, workload_of, write
 
 
@@ -17,6 +17,7 @@ def add(kinds: Any) -> None:
         description="Load on an OpenAI-compatible server; without --url, on the demo model, served for the run.",
     )
     parser.add_argument("--url", type=url, help="of the server: http://127.0.0.1:8000")
+    add_api_key(parser)
     parser.add_argument("--model", help="its name there (the first that is served)")
     parser.add_argument(
         "--concurrency", type=positive, nargs="+", default=[1, 8, 32], help="clients at a time (1 8 32)"
@@ -69,6 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
             url,
             workload_of(arguments),
             model=arguments.model,
+            api_key=arguments.api_key,
             concurrencies=arguments.concurrency,
             requests=arguments.requests,
             progress=progress,

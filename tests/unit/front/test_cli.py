@@ -68,6 +68,7 @@ def test_wrong_arguments_end_with_status_2(arguments: list[str], capsys: pytest.
         (["serve", "m", "--drain-seconds", "-1"], "'-1' is not a number of at least 0"),
         (["serve", "m", "--drain-seconds", "inf"], "'inf' is not a number of at least 0"),
         (["chat", "--target", "somewhere"], "'somewhere' is no host:port"),
+        (["chat", "--target", "http://h:1"], "'http://h:1' is no host:port"),
         (["chat", "--temperature", "hot"], "'hot' is not a number from 0 to 2"),
         (["chat", "--max-tokens", "0"], "'0' is not a whole number of at least 1"),
         (["bench", "serving", "--url", "foo"], "'foo' is no URL such as http://"),
