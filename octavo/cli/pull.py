@@ -1,6 +1,8 @@
 """`octavo pull`, and what other commands do with a model's name."""
 
 import argparse
+import errno
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,10 +20,17 @@ def add(commands: Any) -> None:
     parser.set_defaults(run=run, takes_rest=False)
 
 
+def _is_path(name: str) -> bool:
+    """Whether it can be no name of the Hub, where that is asked in vain for what was mistyped here."""
+    return name.startswith(("/", ".", "~")) or name.endswith(".gguf") or name.count("/") > 1
+
+
 def fetched(name: str, progress: Callable[[str], None]) -> Path:
-    """The model's path: `name` itself where it is one, else what `octavo pull` makes of it. Raises OctavoError."""
+    """The model's path: `name` itself where it is one, else what `octavo pull` makes of it. Raises OctavoErrors and OSErrors."""
     if Path(name).exists():
         return Path(name)
+    if _is_path(name):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
     from octavo.pull import pull
     from worker.sources.cache import cache_directory
 

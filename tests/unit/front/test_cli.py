@@ -166,3 +166,9 @@ def test_the_curl_line_is_one_shell_command_with_a_json_body() -> None:
     line = curl("m", "127.0.0.1:8000")
     assert line.startswith("curl http://127.0.0.1:8000/v1/chat/completions ")
     assert "\n" not in line
+
+
+@pytest.mark.parametrize("name", ["/nowhere/model", "./model", "some/model.gguf", "a/b/c"])
+def test_a_path_that_leads_nowhere_is_not_looked_for_on_the_hub(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["pull", name]) == 1
+    assert capsys.readouterr().err == f"octavo: {name}: No such file or directory\n"
