@@ -361,7 +361,7 @@ def test_prompt_logprobs_take_tiles_of_bounded_size(runner: ModelRunner, monkeyp
         return logits(hidden, rows, step)
 
     monkeypatch.setattr(scorer, "_logits", counted)
-    monkeypatch.setattr(scorer, "_tile", 7)
+    monkeypatch.setattr(scorer, "_rows", 7)
     tiled = Runs(runner)
     got = tiled.ask(LONG[4], replace(PLAIN, max_tokens=1, prompt_logprobs=3))
     tiled.finish()

@@ -1,46 +1,89 @@
 """Log-probabilities of a prompt's own tokens, from the positions that a step computes anyway."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
+from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from kernels.backend import Prepared
 from shared.types import TokenLogprobs
-from worker.execution.state import SlotState
 from worker.plan import PromptRows, RowError, StepPlan
-from worker.sampling.logprobs import logprobs
+from worker.sampling.logprobs import ranked, told
 from worker.sampling.sampler import NOT_FINITE
+from worker.sampling.sending import Array, Send, Sent
 from worker.sampling.state import SamplingState
 
 TILE = 4 << 20  # logits at a time: 16 MiB of float32, whatever vocabulary and chunk
 PromptAnswer = tuple[TokenLogprobs, ...] | RowError
 Logits = Callable[[torch.Tensor, torch.Tensor, Prepared], torch.Tensor]  # Decoder.logits
+_PARTS = 4  # tensors of a tile: whether all is finite, and those of Ranked
+
+
+class _Tile(NamedTuple):
+    """Rows of a step's hidden states, and the tokens that they predict: `length` of the slot's from `first` on."""
+
+    job: int
+    rows: Sent
+    slot: int
+    first: int
+    length: int
+    wanted: int
+
+
+class StagedScores:
+    """A step's scores. `run` computes, `read` takes what it gave."""
+
+    def __init__(self, logits: Logits, tokens: torch.Tensor, tiles: Sequence[_Tile], jobs: int):
+        self._logits, self._tokens, self._tiles, self._jobs = logits, tokens, tiles, jobs
+
+    def run(self, hidden: torch.Tensor, step: Prepared) -> list[torch.Tensor]:
+        """hidden [tokens of the step, hidden size]."""
+        return [tensor for tile in self._tiles for tensor in self._tile(tile, hidden, step)]
+
+    def read(self, arrays: Sequence[Array]) -> list[PromptAnswer]:
+        """For each of plan.prompts as in StepResult."""
+        answers: list[list[TokenLogprobs]] = [[] for _ in range(self._jobs)]
+        failed = set()
+        for number, tile in enumerate(self._tiles):
+            good, *parts = arrays[_PARTS * number : _PARTS * (number + 1)]
+            if good:
+                answers[tile.job] += told(parts, [tile.wanted] * tile.length)
+            else:
+                failed.add(tile.job)
+        return [NOT_FINITE if job in failed else tuple(answer) for job, answer in enumerate(answers)]
+
+    def _tile(self, tile: _Tile, hidden: torch.Tensor, step: Prepared) -> list[torch.Tensor]:
+        logits = self._logits(hidden, tile.rows(), step)
+        tokens = self._tokens[tile.slot, tile.first : tile.first + tile.length]
+        return [torch.isfinite(logits).all(), *ranked(logits, tokens, tile.wanted)]
 
 
 class PromptScorer:
-    """Scores the `prompts` of plans. `logits` gives those of some rows of a step's last hidden states."""
+    """Scores the `prompts` of plans. `logits` gives those of some rows of a step's last hidden states, `tokens` is the slots' buffer."""
 
-    def __init__(self, logits: Logits, slots: SlotState, sampling: SamplingState, vocab_size: int):
+    def __init__(self, logits: Logits, tokens: torch.Tensor, sampling: SamplingState, vocab_size: int):
         self._logits = logits
-        self._slots = slots
+        self._tokens = tokens
         self._sampling = sampling
-        self._tile = max(1, TILE // vocab_size)
+        self._rows = max(1, TILE // vocab_size)
 
-    def score(self, plan: StepPlan, hidden: torch.Tensor, step: Prepared) -> list[PromptAnswer]:
-        """For each of plan.prompts as in StepResult. hidden [tokens of the step, hidden size]."""
+    def stage(self, plan: StepPlan, send: Send) -> StagedScores:
+        """All that can be done before the hidden states are there."""
         offsets = list(accumulate((chunk.length for chunk in plan.chunks), initial=0))
-        return [self._job(plan, job, hidden, step, offsets[job.chunk]) for job in plan.prompts]
+        tiles = [
+            tile
+            for number, job in enumerate(plan.prompts)
+            for tile in self._tiles(number, plan, job, offsets[job.chunk], send)
+        ]
+        return StagedScores(self._logits, self._tokens, tiles, len(plan.prompts))
 
-    def _job(self, plan: StepPlan, job: PromptRows, hidden: torch.Tensor, step: Prepared, offset: int) -> PromptAnswer:
+    def _tiles(self, number: int, plan: StepPlan, job: PromptRows, offset: int, send: Send) -> Iterator[_Tile]:
         chunk = plan.chunks[job.chunk]
         wanted = self._sampling.of(chunk.slot).sampling.prompt_logprobs or 0
-        found: list[TokenLogprobs] = []
-        for first in range(job.first, job.first + job.length, self._tile):
-            count = min(self._tile, job.first + job.length - first)
+        for first in range(job.first, job.first + job.length, self._rows):
+            count = min(self._rows, job.first + job.length - first)
             row = offset + first - 1 - chunk.start  # the position before predicts it
-            logits = self._logits(hidden, torch.arange(row, row + count), step)
-            if not bool(torch.isfinite(logits).all()):
-                return NOT_FINITE
-            found += logprobs(logits, self._slots.tokens[chunk.slot, first : first + count], [wanted] * count)
-        return tuple(found)
+            rows = send(np.arange(row, row + count))
+            yield _Tile(number, rows, chunk.slot, first, count, wanted)

@@ -6,15 +6,16 @@ from dataclasses import replace
 
 import torch
 
-from kernels.backend import Backend, Pool
+from kernels.backend import Backend, Pool, Prepared
 from kernels.lora.slots import AdapterSlots
 from kernels.rotary.table import RotaryTable
 from worker.execution.inputs import step_inputs
-from worker.execution.prompts import PromptScorer
+from worker.execution.prompts import PromptAnswer, PromptScorer
 from worker.execution.state import SlotState
 from worker.models.decoder import Decoder
 from worker.plan import Pending, StepPlan, StepResult
 from worker.sampling.sampler import Sampler
+from worker.sampling.sending import at_once
 
 _NOTHING = StepResult(tokens=(), logprobs=(), errors=())
 
@@ -41,7 +42,7 @@ class ModelRunner:
     ):
         self._model, self._ops, self._pool, self._rotaries = model, ops, pool, rotaries
         self._slots, self._sampler = slots, sampler
-        self._scorer = PromptScorer(model.logits, slots, sampler.state, model.spec.vocab_size)
+        self._scorer = PromptScorer(model.logits, slots.tokens, sampler.state, model.spec.vocab_size)
         self._worker = ThreadPoolExecutor(1, "octavo-step") if depth else None
         self.adapters = adapters
         self.max_model_len = max_model_len
@@ -93,7 +94,11 @@ class ModelRunner:
         step = self._ops.prepare(inputs.batch, self._pool, self._rotaries, self._model.spec.attentions)
         hidden = self._model.forward(inputs.tokens, step, self._pool)
         result = self._sample(plan, self._model.logits(hidden, inputs.rows, step)) if plan.samples else _NOTHING
-        return replace(result, prompts=self._scorer.score(plan, hidden, step)) if plan.prompts else result
+        return replace(result, prompts=self._score(plan, hidden, step)) if plan.prompts else result
+
+    def _score(self, plan: StepPlan, hidden: torch.Tensor, step: Prepared) -> list[PromptAnswer]:
+        staged = self._scorer.stage(plan, at_once)
+        return staged.read([tensor.numpy() for tensor in staged.run(hidden, step)])
 
     def _sample(self, plan: StepPlan, logits: torch.Tensor) -> StepResult:
         sampled = self._sampler.sample(logits, plan.samples)

@@ -2,20 +2,30 @@
 from step to step.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from kernels.sample import adjust
 from shared.types import Sampling
 from worker.plan import SampleRow, SlotStart
-from worker.sampling.processors import Placed
+from worker.sampling.processors import Change, Placed
+from worker.sampling.sending import Send, Sent, whole
 
 
 def _of(sampling: Sampling) -> tuple[float, float, float] | None:
     """Repetition, presence, frequency; None where all are off."""
     values = (sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty)
     return None if values == (1.0, 0.0, 0.0) else values
+
+
+class _Fresh(NamedTuple):
+    """A row of the table that a sequence has taken since the last staged step, and the outputs that it brings."""
+
+    row: int
+    outputs: Sequence[int]
 
 
 class Penalties:
@@ -26,10 +36,12 @@ class Penalties:
 
     def __init__(self, tokens: torch.Tensor, vocab_size: int) -> None:
         self._buffer = tokens
-        self._counts = torch.zeros(0, vocab_size, dtype=torch.int32)  # grows to what was ever needed at once
+        self._counts = torch.zeros(0, vocab_size, dtype=torch.int32, device=tokens.device)  # the device's alone
+        self._size = 0  # rows that were ever needed at once
         self._free: list[int] = []
         self._row: dict[int, int] = {}  # slot -> row of the table
-        self._penalties = torch.ones(len(tokens), 3)
+        self._fresh: list[_Fresh] = []
+        self._penalties = np.ones((len(tokens), 3), dtype=np.float32)
 
     def start(self, start: SlotStart) -> None:
         """See Processor."""
@@ -37,23 +49,16 @@ class Penalties:
             self._free.append(self._row.pop(start.slot))
         penalties = _of(start.sampling)
         if penalties is not None:
-            self._penalties[start.slot] = torch.tensor(penalties)
-            self._row[start.slot] = self._take()
-            self._count(self._counts[self._row[start.slot]], start)
+            self._penalties[start.slot] = penalties
+            row = self._row[start.slot] = self._take()
+            self._fresh.append(_Fresh(row, start.tokens[start.prompt_len :]))
 
     def _take(self) -> int:
         if not self._free:
-            size = len(self._counts)
-            more = min(max(size, 1), len(self._buffer) - size)
-            self._counts = torch.cat((self._counts, self._counts.new_zeros(more, self._counts.shape[1])))
-            self._free = list(range(size, size + more))
+            more = min(max(self._size, 1), len(self._buffer) - self._size)
+            self._free = list(range(self._size, self._size + more))
+            self._size += more
         return self._free.pop()
-
-    @staticmethod
-    def _count(row: torch.Tensor, start: SlotStart) -> None:
-        outputs = torch.tensor(list(start.tokens[start.prompt_len :]), dtype=torch.int64)
-        row.zero_()
-        row.index_add_(0, outputs, torch.ones(len(outputs), dtype=torch.int32))
 
     @property
     def unused(self) -> bool:
@@ -64,26 +69,58 @@ class Penalties:
         """See Processor."""
         return sample.slot in self._row
 
-    def apply(self, logits: torch.Tensor, placed: Sequence[Placed]) -> None:
+    def stage(self, placed: Sequence[Placed], send: Send) -> Change:
         """See Processor."""
-        rows, slots, positions = _columns(placed)
-        counts = torch.tensor([self._row[at.sample.slot] for at in placed], dtype=torch.int64)
-        longest = max(at.sample.position for at in placed)
-        context = self._buffer[slots, :longest]
-        # What stands behind a row's own end is of another sequence; its first token, once more, changes nothing.
-        context = torch.where(torch.arange(longest) < positions[:, None], context, context[:, :1])
-        adjust.penalise(logits, rows, context, self._counts[counts[:, None], context], self._penalties[slots])
+        restart = self._stage_fresh(send)
+        slots, positions = _columns(placed)
+        longest = int(positions.max())
+        heads, ends = send(slots), send(np.ascontiguousarray(positions[:, None]))
+        rows, counts = send(whole([at.row for at in placed])), send(self._rows(placed)[:, None])
+        penalties = send(self._penalties[slots])
 
-    def sampled(self, tokens: torch.Tensor, placed: Sequence[Placed]) -> None:
-        """`tokens` int64 [rows] were sampled: count those of `placed`."""
-        rows, _, _ = _columns(placed)
-        counts = torch.tensor([self._row[at.sample.slot] for at in placed], dtype=torch.int64)
-        self._counts[counts, tokens.index_select(0, rows)] += 1  # a slot is sampled once a step
+        def change(logits: torch.Tensor) -> None:
+            restart()
+            context = self._buffer[heads(), :longest]
+            # What stands behind a row's own end is of another sequence; its first token, once more, changes nothing.
+            inside = torch.arange(longest, device=context.device) < ends()
+            context = torch.where(inside, context, context[:, :1])
+            adjust.penalise(logits, rows(), context, self._counts[counts(), context], penalties())
+
+        return change
+
+    def stage_sampled(self, placed: Sequence[Placed], send: Send) -> Callable[[torch.Tensor], None]:
+        """What counts the tokens of `placed` when `tokens` int64 [rows] are sampled. After `stage` for the same rows."""
+        rows, counts = send(whole([at.row for at in placed])), send(self._rows(placed))
+
+        def count(tokens: torch.Tensor) -> None:
+            self._counts[counts(), tokens.index_select(0, rows())] += 1  # a slot is sampled once a step
+
+        return count
+
+    def _rows(self, placed: Sequence[Placed]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        return whole([self._row[at.sample.slot] for at in placed])
+
+    def _stage_fresh(self, send: Send) -> Callable[[], None]:
+        """Rows that were taken since, and the table made large enough for them."""
+        fresh, self._fresh, size = self._fresh, [], self._size
+        jobs = [(row, send(whole(outputs)) if len(outputs) else None) for row, outputs in fresh]
+
+        def restart() -> None:
+            if len(self._counts) < size:
+                more = self._counts.new_zeros(size - len(self._counts), self._counts.shape[1])
+                self._counts = torch.cat((self._counts, more))
+            for row, outputs in jobs:
+                _recount(self._counts[row], outputs)
+
+        return restart
 
 
-def _columns(placed: Sequence[Placed]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Rows, slots and positions, int64 [placed] each."""
-    rows, slots, positions = torch.tensor(
-        [(at.row, at.sample.slot, at.sample.position) for at in placed], dtype=torch.int64
-    ).T.contiguous()
-    return rows, slots, positions
+def _recount(row: torch.Tensor, outputs: Sent | None) -> None:
+    row.zero_()
+    if outputs is not None:
+        row.index_add_(0, outputs(), torch.ones_like(outputs(), dtype=torch.int32))
+
+
+def _columns(placed: Sequence[Placed]) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
+    """Slots and positions, int64 [placed] each."""
+    return np.ascontiguousarray(whole([(at.sample.slot, at.sample.position) for at in placed]).T)

@@ -1,14 +1,20 @@
 """The logit processors: what a request's options forbid or favour. Each knows the slots that use it, and costs nothing for others."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from kernels.sample import adjust
 from shared.limits import MAX_BAD_WORD
 from worker.plan import SampleRow, SlotStart
 from worker.sampling.ragged import row_of
+from worker.sampling.sending import Send, whole
+
+Change = Callable[[torch.Tensor], None]  # of logits float32 [rows, vocabulary], in place
+_Ints = npt.NDArray[np.int64]
 
 
 class Placed(NamedTuple):
@@ -31,8 +37,8 @@ class Processor(Protocol):
     def uses(self, sample: SampleRow) -> bool:
         """Whether this sample's logits are to be changed."""
 
-    def apply(self, logits: torch.Tensor, placed: Sequence[Placed]) -> None:
-        """Change the logits, float32 [rows, vocabulary], of the rows `placed`, all of which use it, in place."""
+    def stage(self, placed: Sequence[Placed], send: Send) -> Change:
+        """What changes the logits of the rows `placed`, all of which use it."""
 
 
 def _rows(placed: Sequence[Placed]) -> list[int]:
@@ -43,13 +49,13 @@ class AllowedTokens:
     """allowed_token_ids: nothing else is sampled."""
 
     def __init__(self) -> None:
-        self._tokens: dict[int, torch.Tensor] = {}
+        self._tokens: dict[int, _Ints] = {}
 
     def start(self, start: SlotStart) -> None:
         """See Processor."""
         self._tokens.pop(start.slot, None)
         if start.sampling.allowed_token_ids:
-            self._tokens[start.slot] = torch.tensor(start.sampling.allowed_token_ids, dtype=torch.int64)
+            self._tokens[start.slot] = whole(start.sampling.allowed_token_ids)
 
     @property
     def unused(self) -> bool:
@@ -60,11 +66,11 @@ class AllowedTokens:
         """See Processor."""
         return sample.slot in self._tokens
 
-    def apply(self, logits: torch.Tensor, placed: Sequence[Placed]) -> None:
+    def stage(self, placed: Sequence[Placed], send: Send) -> Change:
         """See Processor."""
-        rows, tokens = _rows(placed), [self._tokens[at.sample.slot] for at in placed]
-        only = torch.tensor(rows, dtype=torch.int64)
-        adjust.allow_only(logits, only, row_of(rows, tokens), torch.cat(tokens))
+        rows, parts = _rows(placed), [self._tokens[at.sample.slot] for at in placed]
+        only, of, tokens = send(whole(rows)), send(row_of(rows, parts)), send(np.concatenate(parts))
+        return lambda logits: adjust.allow_only(logits, only(), of(), tokens())
 
 
 class BadWords:
@@ -72,8 +78,7 @@ class BadWords:
 
     def __init__(self, tokens: torch.Tensor) -> None:
         self._buffer = tokens
-        self._back = torch.arange(1 - MAX_BAD_WORD, 0)  # where an output's tail is, counted from the position sampled
-        self._words: dict[int, tuple[int, torch.Tensor, torch.Tensor]] = {}  # prompt's length, beginnings, last tokens
+        self._words: dict[int, tuple[int, _Ints, _Ints]] = {}  # prompt's length, beginnings, last tokens
 
     def start(self, start: SlotStart) -> None:
         """See Processor."""
@@ -81,8 +86,8 @@ class BadWords:
         words = start.sampling.bad_words
         if words:
             beginnings = [(*[adjust.ANY] * (MAX_BAD_WORD - len(word)), *word[:-1]) for word in words]
-            lasts = torch.tensor([word[-1] for word in words], dtype=torch.int64)
-            self._words[start.slot] = (start.prompt_len, torch.tensor(beginnings, dtype=torch.int64), lasts)
+            lasts = whole([word[-1] for word in words])
+            self._words[start.slot] = (start.prompt_len, whole(beginnings), lasts)
 
     @property
     def unused(self) -> bool:
@@ -93,20 +98,21 @@ class BadWords:
         """See Processor."""
         return sample.slot in self._words
 
-    def apply(self, logits: torch.Tensor, placed: Sequence[Placed]) -> None:
+    def stage(self, placed: Sequence[Placed], send: Send) -> Change:
         """See Processor."""
-        prompts, beginnings, lasts = zip(*(self._words[at.sample.slot] for at in placed), strict=True)
-        tails = self._tails(placed, prompts)
-        which = row_of(range(len(placed)), lasts)
-        rows = torch.tensor(_rows(placed), dtype=torch.int64).index_select(0, which)
-        adjust.forbid_endings(logits, rows, torch.cat(lasts), torch.cat(beginnings), tails.index_select(0, which))
+        prompts, begin, last = zip(*(self._words[at.sample.slot] for at in placed), strict=True)
+        which = row_of(range(len(placed)), last)
+        slots, positions = whole([(at.sample.slot, at.sample.position) for at in placed]).T
+        columns = positions[:, None] + np.arange(1 - MAX_BAD_WORD, 0)  # where an output's tail is
+        heads, there = send(np.ascontiguousarray(slots[:, None])), send(columns >= whole(prompts)[:, None])
+        at, rows, of = send(columns.clip(min=0)), send(whole(_rows(placed))[which]), send(which)
+        lasts, beginnings = send(np.concatenate(last)), send(np.concatenate(begin))
 
-    def _tails(self, placed: Sequence[Placed], prompts: Sequence[int]) -> torch.Tensor:
-        """int64 [placed, MAX_BAD_WORD - 1]: the last outputs, NOTHING before the first."""
-        slots, positions = torch.tensor([(at.sample.slot, at.sample.position) for at in placed], dtype=torch.int64).T
-        columns = positions[:, None] + self._back
-        tokens = self._buffer[slots[:, None], columns.clamp_min(0)]
-        return tokens.where(columns >= torch.tensor(prompts)[:, None], adjust.NOTHING)
+        def change(logits: torch.Tensor) -> None:
+            tails = self._buffer[heads(), at()].where(there(), adjust.NOTHING)
+            adjust.forbid_endings(logits, rows(), lasts(), beginnings(), tails.index_select(0, of()))
+
+        return change
 
 
 class MinTokens:
@@ -115,7 +121,7 @@ class MinTokens:
     def __init__(self, eos_token_ids: Sequence[int], vocab_size: int) -> None:
         self._eos = eos_token_ids
         self._vocab_size = vocab_size
-        self._ends: dict[int, tuple[int, torch.Tensor]] = {}  # first position at which they may be sampled, tokens
+        self._ends: dict[int, tuple[int, _Ints]] = {}  # first position at which they may be sampled, tokens
 
     def start(self, start: SlotStart) -> None:
         """See Processor."""
@@ -124,8 +130,7 @@ class MinTokens:
         eos = () if sampling.ignore_eos else self._eos
         ends = [token for token in {*eos, *sampling.stop_token_ids} if token < self._vocab_size]
         if sampling.min_tokens and ends:
-            from_here = start.prompt_len + sampling.min_tokens
-            self._ends[start.slot] = (from_here, torch.tensor(sorted(ends), dtype=torch.int64))
+            self._ends[start.slot] = (start.prompt_len + sampling.min_tokens, whole(sorted(ends)))
 
     @property
     def unused(self) -> bool:
@@ -137,24 +142,25 @@ class MinTokens:
         found = self._ends.get(sample.slot)
         return found is not None and sample.position < found[0]
 
-    def apply(self, logits: torch.Tensor, placed: Sequence[Placed]) -> None:
+    def stage(self, placed: Sequence[Placed], send: Send) -> Change:
         """See Processor."""
-        tokens = [self._ends[at.sample.slot][1] for at in placed]
-        adjust.forbid(logits, row_of(_rows(placed), tokens), torch.cat(tokens))
+        parts = [self._ends[at.sample.slot][1] for at in placed]
+        rows, tokens = send(row_of(_rows(placed), parts)), send(np.concatenate(parts))
+        return lambda logits: adjust.forbid(logits, rows(), tokens())
 
 
 class LogitBias:
     """logit_bias: added to the logits of the tokens it names."""
 
     def __init__(self) -> None:
-        self._bias: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # tokens, values
+        self._bias: dict[int, tuple[_Ints, npt.NDArray[np.float32]]] = {}  # tokens, values
 
     def start(self, start: SlotStart) -> None:
         """See Processor."""
         self._bias.pop(start.slot, None)
         if start.sampling.logit_bias:
             tokens, values = zip(*start.sampling.logit_bias, strict=True)
-            self._bias[start.slot] = (torch.tensor(tokens, dtype=torch.int64), torch.tensor(values))
+            self._bias[start.slot] = (whole(tokens), np.array(values, dtype=np.float32))
 
     @property
     def unused(self) -> bool:
@@ -165,7 +171,9 @@ class LogitBias:
         """See Processor."""
         return sample.slot in self._bias
 
-    def apply(self, logits: torch.Tensor, placed: Sequence[Placed]) -> None:
+    def stage(self, placed: Sequence[Placed], send: Send) -> Change:
         """See Processor."""
-        tokens, values = zip(*(self._bias[at.sample.slot] for at in placed), strict=True)
-        adjust.add_bias(logits, row_of(_rows(placed), tokens), torch.cat(tokens), torch.cat(values))
+        parts, biases = zip(*(self._bias[at.sample.slot] for at in placed), strict=True)
+        rows, tokens = send(row_of(_rows(placed), parts)), send(np.concatenate(parts))
+        values = send(np.concatenate(biases))
+        return lambda logits: adjust.add_bias(logits, rows(), tokens(), values())

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-import torch
+import numpy as np
+import numpy.typing as npt
 
 
-def row_of(rows: Sequence[int], parts: Sequence[torch.Tensor]) -> torch.Tensor:
+def row_of(rows: Sequence[int], parts: Sequence[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
     """int64 [items of all parts]: `rows[i]` as often as parts[i] is long."""
-    lengths = torch.tensor([len(part) for part in parts], dtype=torch.int64)
-    return torch.tensor(rows, dtype=torch.int64).repeat_interleave(lengths)
+    return np.repeat(np.array(rows, dtype=np.int64), [len(part) for part in parts])

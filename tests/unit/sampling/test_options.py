@@ -11,6 +11,7 @@ from shared.types import Sampling
 from tests.unit.sampling.reference import adjusted, distribution, forbidden
 from worker.plan import SampleRow, SlotStart
 from worker.sampling.sampler import NOTHING_LEFT, Sampler
+from worker.sampling.sending import at_once
 from worker.sampling.state import SamplingState
 
 DRAWS = 20_000
@@ -88,7 +89,8 @@ def started(
 
 
 def before_temperature(sampler: Sampler, logits: torch.Tensor, rows: list[SampleRow]) -> torch.Tensor:
-    return sampler._adjusted(logits, rows, [None] * len(rows))
+    changes = sampler.stage_changes(rows, at_once)
+    return sampler.changed(logits, changes) if changes else logits
 
 
 @pytest.mark.parametrize("outputs", [(), (17,), OUTPUTS], ids=["first", "second", "later"])

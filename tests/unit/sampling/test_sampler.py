@@ -6,6 +6,7 @@ from kernels.backend import backend
 from shared.types import Sampling
 from worker.plan import SampleRow, SlotStart
 from worker.sampling.sampler import Sampler
+from worker.sampling.sending import at_once
 from worker.sampling.state import SamplingState
 
 VOCABULARY, EOS = 60, (2, 9)
@@ -143,7 +144,7 @@ def test_seeds_use_all_64_bits_and_negative_ones_wrap() -> None:
     state = SamplingState(3)
     for slot, seed in enumerate((2**64 - 1, -1, 2**32)):
         state.start(start(slot, Sampling(temperature=1.0, max_tokens=9, seed=seed), 0))
-    draw = state.draw([0, 1, 2], [4, 4, 4])
+    draw = state.draw([0, 1, 2], [4, 4, 4], at_once)()
     assert list(zip(draw.seed_low.tolist(), draw.seed_high.tolist(), strict=True)) == [
         (2**32 - 1, 2**32 - 1),
         (2**32 - 1, 2**32 - 1),
