@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from octavo.bench.adapters import measure
+from octavo.bench.adapters import beside, measure
 from octavo.bench.adapters.cases import Case, arriving, at_once, drawn, parsed
 from octavo.bench.adapters.engine import AdaptedEngine, Ask, Run, Step
 from octavo.bench.metrics import Timeline
-from octavo.bench.workload import Item
+from octavo.bench.workload import Item, Probes, Workload
 from octavo.cli.bench.adapters import part
 from octavo.cli.main import main
 from tests.accept import adapter_figures
@@ -131,3 +131,38 @@ def test_the_acceptance_run_tells_which_figure_is_not_met() -> None:
     ]
     told = adapter_figures.judged({"cases": cases, "idle": {"ratio": 0.99}, "cliff": {"ratio": 2.1}})
     assert [name for name, line in told.items() if not line["passed"]] == ["128/16", "cliff"]
+
+
+def test_beside_vllm_both_get_the_same_adapters_and_requests_and_a_peer_that_fails_is_told(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, seen = tmp_path / "home", tmp_path / "seen"
+    python = home / "vllm" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    (home / "models").mkdir()
+    (home / "models" / "smollm2-135m").symlink_to(model)
+    python.write_text(
+        f"#!/bin/sh\nif [ -e {seen} ]; then exit 3; fi\nls $PEERS_HOME/models/loras/* > {seen}\n"
+        'echo "startup 9.0s"; echo "probe: TTFT512 20.0 ms; decode bs1 5.0 tok/s"; echo "run0: 50.0 out tok/s"\n'
+    )
+    python.chmod(0o755)
+    scripts = tmp_path / "peers"
+    scripts.mkdir()
+    (scripts / "vllm_offline.py").touch()
+    monkeypatch.setenv("PEERS_HOME", str(home))
+    monkeypatch.setenv("OCTAVO_SHARED", str(tmp_path))
+    parts = load(
+        WorkerConfig(
+            model=str(model), max_adapters=8, kv_memory=16 << 20, max_model_len=128, threads=1, step_sweep="never"
+        )
+    )
+    mix = Workload(name="mix", items=ITEMS, probes=Probes(prefill=ITEMS[:1], decode=ITEMS[1:2]))
+    try:
+        told = beside.measure(parts, measure._reader(parts), mix, 2, lambda line: None)
+    finally:
+        parts.close()
+    assert len(told["rounds"]) == 1
+    assert "status 3" in told["failed"]
+    assert told["compared"]["output_throughput"]["theirs"] == 50.0
+    assert told["compared"]["decode_tokens_per_s"]["ratio"] > 0
+    assert seen.read_text().count("adapter_model.safetensors") == 8

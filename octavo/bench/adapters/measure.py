@@ -17,6 +17,7 @@ from typing import Any
 
 from octavo import demo_adapters
 from octavo.bench import metrics, rates
+from octavo.bench.adapters import beside
 from octavo.bench.adapters.cases import Case, arriving, at_once, turned
 from octavo.bench.adapters.engine import AdaptedEngine, Ask, Run
 from octavo.bench.engine import parts_of
@@ -29,7 +30,7 @@ from worker.layers.weights import torch_dtype
 from worker.sources.open import open_checkpoint
 
 Progress = Callable[[str], None]
-IDLE, CLIFF = "idle", "cliff"
+IDLE, CLIFF, VLLM = "idle", "cliff", "vllm"
 FULL, OVER = Case(distinct=16, slots=16), Case(distinct=24, slots=16)  # of the cliff
 LOAD = 0.7  # of the capacity that is measured with FULL
 _WARM_UP = 4  # requests, of a few tokens
@@ -39,7 +40,7 @@ _HOST_BYTES = 1 << 30  # of one adapter at most
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Asked:
-    """`parts` are cases by name, IDLE and CLIFF. `pairs` of each comparison; `requests` of each run, `seconds` of each run of the cliff."""
+    """`parts` are cases by name, IDLE, CLIFF and VLLM; `pairs` of each, `requests` of each run, `seconds` of each of the cliff."""
 
     settings: WorkerConfig
     threads: int
@@ -62,7 +63,8 @@ class Asked:
     def most(self) -> tuple[int, int]:
         """Device slots and requests at a time that the engine needs at most."""
         cases = [*self.cases, *((FULL, OVER) if CLIFF in self.parts else ())]
-        return max((case.slots for case in cases), default=1), max((case.running for case in cases), default=1)
+        eight = [len(beside.RANKS)] if VLLM in self.parts else []
+        return max([case.slots for case in cases] + eight, default=1), max((case.running for case in cases), default=1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,6 +106,8 @@ def measure(asked: Asked, progress: Progress) -> dict[str, Any]:
             told[IDLE] = _idle(bench, settings)
         if CLIFF in asked.parts:
             told[CLIFF] = _cliff(bench)
+        if VLLM in asked.parts:
+            told[VLLM] = beside.measure(parts, _reader(parts), asked.workload, 1, progress)
     finally:
         parts.close()
     return {
@@ -118,16 +122,21 @@ def _versions(asked: Asked, parts: Parts, progress: Progress) -> tuple[Version, 
     """Written as directories and read as a worker reads them, one at a time."""
     if not asked.distinct:
         return ()
-    assert parts.adapters is not None
-    base = demo_adapters.base_of(open_checkpoint(asked.settings.model).checkpoint)
+    read, base = _reader(parts), demo_adapters.base_of(open_checkpoint(asked.settings.model).checkpoint)
     progress(f"making {asked.distinct} adapters of rank {asked.rank}")
     found = []
     for number in range(asked.distinct):
         with TemporaryDirectory() as folder:
             wanted = demo_adapters.Adapter(rank=asked.rank, seed=asked.seed + number)
             written = demo_adapters.write(Path(folder), base, wanted)
-            found.append(parts.adapters.read(written, _HOST_BYTES))
+            found.append(read(written))
     return tuple(found)
+
+
+def _reader(parts: Parts) -> Callable[[Path], Version]:
+    assert parts.adapters is not None
+    read = parts.adapters.read
+    return lambda directory: read(directory, _HOST_BYTES)
 
 
 def _nbytes(settings: WorkerConfig, versions: Sequence[Version]) -> int:

@@ -62,6 +62,13 @@ def _parts(made: Mapping[str, Any]) -> Iterator[str]:
         yield _table(("no adapters: output tok/s without slots", "with slots", "ratio"), rows)
     if "cliff" in made:
         yield _cliff(made["cliff"])
+    if "vllm" in made:
+        told = made["vllm"]
+        rows = [[name, row["ours"], row["theirs"], f"**{row['ratio']:.2f}**"] for name, row in told["compared"].items()]
+        yield (
+            _table((f"eight adapters, {told['requests']} requests", "octavo", "vllm", "ours / theirs"), rows)
+            + told["failed"]
+        )
 
 
 def _cliff(told: Mapping[str, Any]) -> str:

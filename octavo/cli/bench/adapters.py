@@ -10,7 +10,7 @@ from octavo.cli.bench.options import add_kernels, add_workload, positive, progre
 if TYPE_CHECKING:
     from worker.config import WorkerConfig
 
-IDLE, CLIFF = "idle", "cliff"
+IDLE, CLIFF, VLLM = "idle", "cliff", "vllm"
 CASES = ("1/1", "128/16", "200/200")
 
 
@@ -22,7 +22,8 @@ def add(kinds: Any) -> None:
         description="The engine in this process, in turns with adapters and without. D/S: throughput with D adapters on S device slots, "
         "beside what reading each step's different adapters allows. Where they fit, requests take them in turn and D run at a time; "
         "else they are drawn by Zipf's law. idle: batches without adapters, on an engine with slots and on one without. cliff: the "
-        "time to the first token with 24 adapters on 16 slots and with 16, at 70 %% of the capacity.",
+        "time to the first token with 24 adapters on 16 slots and with 16, at 70 %% of the capacity. vllm: its CPU build with eight "
+        "adapters beside ours on a few requests, where `octavo bench peers` finds it (minutes).",
     )
     parser.add_argument("--model", default="demo", help="a directory, or what `octavo pull` takes (%(default)s)")
     parser.add_argument(
@@ -31,7 +32,7 @@ def add(kinds: Any) -> None:
         nargs="+",
         default=[*CASES, IDLE, CLIFF],
         metavar="PART",
-        help=f"D/S, {IDLE}, {CLIFF} ({' '.join((*CASES, IDLE, CLIFF))})",
+        help=f"D/S, {IDLE}, {CLIFF}, {VLLM} ({' '.join((*CASES, IDLE, CLIFF))})",
     )
     parser.add_argument("--rank", type=whole(1, 256), default=8, help="of the adapters (%(default)s)")
     parser.add_argument("--pairs", type=positive, default=3, help="of each comparison (%(default)s)")
@@ -45,8 +46,10 @@ def add(kinds: Any) -> None:
 def part(text: str) -> str:
     """argparse's type of a part's name."""
     distinct, _, slots = text.partition("/")
-    if text not in (IDLE, CLIFF) and not (_count(distinct) and _count(slots)):
-        raise argparse.ArgumentTypeError(f"{text!r} is no part: {IDLE}, {CLIFF}, or adapters and slots such as 128/16")
+    if text not in (IDLE, CLIFF, VLLM) and not (_count(distinct) and _count(slots)):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no part: {IDLE}, {CLIFF}, {VLLM}, or adapters and slots such as 128/16"
+        )
     return text
 
 
@@ -67,7 +70,7 @@ def settings(arguments: argparse.Namespace, model: str) -> "WorkerConfig":
             target_itl_ms="off",
             max_waiting=100_000,
             memory_share=0.4,  # two engines share the machine
-            max_adapter_rank=max(arguments.rank, 8),
+            max_adapter_rank=max(arguments.rank, 16),
             **{name: value for name, value in given.items() if value is not None},
         )
     except ValueError as error:
@@ -89,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
         settings=settings(arguments, str(path)),
         threads=threads,
         workload=workload_of(arguments),
-        cases=tuple(parsed(text) for text in arguments.parts if text not in (IDLE, CLIFF)),
+        cases=tuple(parsed(text) for text in arguments.parts if text not in (IDLE, CLIFF, VLLM)),
         parts=tuple(arguments.parts),
         rank=arguments.rank,
         pairs=arguments.pairs,
