@@ -15,6 +15,7 @@ from router.tenancy import salts
 from router.tenancy.records import Scope
 from shared.errors import Unauthenticated
 from tests.fakes.engine import fake_worker
+from tests.fakes.processes import beating
 from tests.fakes.scripted_worker import ScriptedWorker, echo, until
 from tests.fakes.tenancy import add
 from tests.fakes.tenanted import Tenanted, tenanted
@@ -280,7 +281,7 @@ async def test_metrics_name_tenants_to_admins_alone(tmp_path: Path) -> None:
 
 
 async def test_weight_class_and_salt_go_to_the_worker_as_the_store_has_them(tmp_path: Path) -> None:
-    async with ScriptedWorker(script=echo) as worker, tenanted(tmp_path, worker.target) as router:
+    async with ScriptedWorker(script=echo) as worker, beating(worker), tenanted(tmp_path, worker.target) as router:
         key = await add(router.store, "acme", weight=2.5, top_class=2)
         await router.known()
         for body in ({}, {"priority": 0}, {"priority": 4}, {"cache_salt": "x"}):

@@ -54,7 +54,7 @@ async def test_a_name_alone_means_what_the_worker_has_under_it(tmp_path, known):
         request = await b.submit(adapter_name="acme/a")
         digest = fakes.CountingReader()(tmp_path / "elsewhere" if known else b.root / "acme" / "a", 1 << 20).digest
         await b.ends(request, digest)
-        assert b.level("acme/a") is AdapterLevel.DEVICE
+        await until(lambda: b.level("acme/a") is AdapterLevel.DEVICE, "news of its slot")
 
 
 async def test_what_cannot_be_had_is_refused_with_a_kind_of_its_own(tmp_path):

@@ -115,6 +115,7 @@ async def test_a_stop_string_found_by_the_router_ends_a_choice_as_stopped():
         worker.gate.allow(3)
         await until(lambda: router.tokens(1), "tokens")
         await router.call.write(wire.abort_to_pb([1], AbortReason.STOPPED))
+        await router.arrived()
         worker.gate.open()
         stopped, other = await router.finished(1, 2)
         assert stopped.reason is FinishReason.STOP
