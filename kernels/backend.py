@@ -26,6 +26,7 @@ from kernels.lora.reference import ReferenceSlots
 from kernels.lora.slots import AdapterSlots
 from kernels.mlp.reference import mlp
 from kernels.prepare.reference import Batch, prepare
+from kernels.prepare.staged import Stage, staged_by
 from kernels.rotary.table import RotaryTable
 from kernels.sample.reference import Draw, finite, greedy, sample
 from kernels.weights import AttnIn, Layer, Packed
@@ -51,16 +52,19 @@ class Backend:
 
     `layers` runs all layers: attn_in, attention, attn_out and mlp in turn, or something that equals it. `numerics`
     changes whenever an op may give other bits; it is part of a worker's numerics_id. `library_threads` is how many
-    threads torch's own operators should use beside the ops.
+    threads torch's own operators should use beside the ops. `stage` is `prepare` in two parts, for devices that compute
+    behind the host; `device` is where the ops' tensors lie.
     """
 
     name: str
     numerics: str
     library_threads: int
+    device: torch.device
     pack: Callable[..., Packed]
     kv_pool: Callable[..., Pool]
     block_bytes: Callable[..., int]
     prepare: Callable[[Batch, Pool, tuple[RotaryTable, ...], tuple[AttentionSpec, ...]], Prepared]
+    stage: Stage
     adapter_slots: Callable[..., AdapterSlots]
     embed: Callable[..., Tensor]
     attn_in: Callable[[Tensor, AttnIn, Prepared, Pool, int], Tensor]
@@ -75,15 +79,15 @@ class Backend:
 
 
 def backend(name: str = "reference", *, threads: int = 1, isa: str = "auto", deterministic: bool = True) -> Backend:
-    """The backend of that name: `cpu` (compiled at first use), `reference` (plain PyTorch), `auto`, the first of them
-    that runs here, or `triton` (a GPU, or Triton's interpreter). `isa` limits the instructions that compiled CPU kernels
-    may use (see kernels.cpu.isa). `deterministic`: a row's result depends on no other row; on a CPU that is so in any
+    """The backend of that name: `cpu` (compiled at first use), `reference` (plain PyTorch), `triton` (a GPU, or Triton's
+    interpreter), or `auto`: `triton` where there is a GPU, else `cpu`, else `reference`. `isa` limits the instructions
+    that compiled CPU kernels may use (see kernels.cpu.isa). `deterministic`: a row's result depends on no other row; on a CPU that is so in any
     case, as far as `pack` is told the same.
 
     ValueError lists what there is; kernels.cpu.build.NoCompiler or UnusableLibrary tell why `cpu` cannot be had,
     kernels.gpu.arch.NoGpu why `triton` cannot.
     """
-    if name == "triton":
+    if name == "triton" or (name == "auto" and torch.cuda.is_available()):
         return _triton(deterministic)
     makers = {"auto": _auto, "cpu": _cpu, "reference": _reference}
     if name not in makers:
@@ -122,10 +126,12 @@ def _table(ops: "CpuOps | TritonOps", *, name: str, numerics: str, block_bytes: 
         name=name,
         numerics=numerics,
         library_threads=1,
+        device=ops.device,
         pack=ops.pack,
         kv_pool=ops.kv_pool,
         block_bytes=block_bytes,
         prepare=ops.prepare,
+        stage=ops.stage,
         adapter_slots=ops.adapter_slots,
         embed=ops.embed,
         attn_in=ops.attn_in,
@@ -156,10 +162,12 @@ def _reference(threads: int, _wanted: str) -> Backend:
         name="reference",
         numerics=f"1-{threads}",  # libraries split sums by the number of threads
         library_threads=threads,
+        device=torch.device("cpu"),
         pack=pack,
         kv_pool=KVPool.allocate,
         block_bytes=reference_block_bytes,
         prepare=prepare,
+        stage=staged_by(prepare),
         adapter_slots=partial(ReferenceSlots, threads=threads),
         embed=embed,
         attn_in=attn_in,

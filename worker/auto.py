@@ -14,8 +14,10 @@ _ON_CPU: dict[str, Dtype] = {
 }
 
 
-def dtype(wanted: str, stored: object) -> Dtype:
-    """Of the computation, where `stored` is the checkpoint's own (None: not told)."""
+def dtype(wanted: str, stored: object, *, gpu: bool = False) -> Dtype:
+    """Of the computation, where `stored` is the checkpoint's own (None: not told). GPUs compute in what is stored."""
+    if wanted == "auto" and gpu and str(stored).endswith("float16") and "bfloat16" not in str(stored):
+        return "float16"
     if wanted == "auto":
         return _ON_CPU.get(str(stored).removeprefix("torch."), "float32")
     chosen: dict[str, Dtype] = {"float32": "float32", "bfloat16": "bfloat16", "float16": "float16"}

@@ -65,11 +65,17 @@ class WorkerConfig:
         default=0, metadata=_help("requests of a tenant that wait; 0: as many as in all")
     )
     prefix_cache: bool = field(default=True, metadata=_help("keep KV of finished requests for equal prefixes"))
-    depth: Literal["auto", "0", "1"] = field(default="auto", metadata=_help("steps planned ahead; auto: 0 on CPU"))
+    depth: Literal["auto", "0", "1"] = field(
+        default="auto", metadata=_help("steps planned ahead; auto: 0 on a CPU; a GPU has 1 always")
+    )
     deterministic: bool = field(default=True, metadata=_help("a request's tokens never depend on its batch"))
     backend: str = field(
-        default="auto", metadata=_help("which implementation of the kernels computes: auto, cpu, reference")
+        default="auto",
+        metadata=_help(
+            "which implementation of the kernels computes: cpu, reference, triton (GPUs), or auto, the fastest that runs"
+        ),
     )
+    gpu_graphs: bool = field(default=True, metadata=_help("record a GPU's decode steps, and replay them whole"))
     cpu_isa: str = field(
         default="auto", metadata=_help("instructions that the cpu kernels use: auto, amx, avx512, avx2, generic")
     )

@@ -28,7 +28,7 @@ from worker.step_store import Place, StepStore, cpu_name
 from worker.warmup import Limits, WarmUp
 
 if TYPE_CHECKING:
-    from worker.execution.runner import ModelRunner
+    from worker.execution.build import Runner
     from worker.sources.open import Source
 
 _LOG = logging.getLogger("octavo.worker")
@@ -63,12 +63,15 @@ def load(config: WorkerConfig) -> Parts:
 
 
 def _load(config: WorkerConfig, threads: int) -> Parts:
+    import torch
+
     from worker.execution.build import build
     from worker.sources.open import open_checkpoint
 
     _LOG.info("opening %s", config.model)
     source = open_checkpoint(config.model)
-    dtype = auto.dtype(config.dtype, source.checkpoint.config.get("dtype"))
+    gpu = config.backend in ("auto", "triton") and torch.cuda.is_available()
+    dtype = auto.dtype(config.dtype, source.checkpoint.config.get("dtype"), gpu=gpu)
     runner = build(source.checkpoint, _runner_config(config, dtype, threads), progress())
     info = _info(config, runner, source)
     _LOG.info(
@@ -107,13 +110,14 @@ def _runner_config(config: WorkerConfig, dtype: Dtype, threads: int) -> RunnerCo
         depth=auto.depth(config.depth),
         deterministic=config.deterministic,
         backend=config.backend,
+        graphs=config.gpu_graphs,
         cpu_isa=config.cpu_isa,
         adapter_slots=config.max_adapters,
         max_adapter_rank=config.max_adapter_rank,
     )
 
 
-def _info(config: WorkerConfig, runner: "ModelRunner", source: "Source") -> WorkerInfo:
+def _info(config: WorkerConfig, runner: "Runner", source: "Source") -> WorkerInfo:
     return WorkerInfo(
         worker_id=uuid.uuid4().hex,
         model=auto.served_name(config.served_name, config.model),
@@ -132,7 +136,7 @@ def _info(config: WorkerConfig, runner: "ModelRunner", source: "Source") -> Work
     )
 
 
-def _adapters(config: WorkerConfig, runner: "ModelRunner", source: "Source") -> AdapterParts | None:
+def _adapters(config: WorkerConfig, runner: "Runner", source: "Source") -> AdapterParts | None:
     """Adapters are read and packed on one thread each, so that most of the machine is left to the steps."""
     import torch
 

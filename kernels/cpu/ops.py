@@ -16,6 +16,7 @@ from kernels.kv.cpu import CpuKVPool
 from kernels.lora.cpu import CpuSlots, installed
 from kernels.lora.weights import LoraShapes
 from kernels.prepare.reference import Batch
+from kernels.prepare.staged import staged_by
 from kernels.rotary.table import RotaryTable
 from kernels.sample.reference import Draw
 from kernels.weights import AttnIn, AttnOut, Embedding, Head, Layer, Mlp
@@ -44,6 +45,8 @@ class CpuOps:
         self._lib = engine.lib
         self._structs: dict[int, tuple[Any, Any]] = {}
         self._buffers: dict[str, Tensor] = {}
+        self.device = torch.device("cpu")
+        self.stage = staged_by(self.prepare)
 
     def pack(
         self, weight: Tensor, quantisation: str | None = None, bias: Tensor | None = None, *, invariant: bool = True

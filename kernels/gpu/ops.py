@@ -23,6 +23,7 @@ from kernels.lora.triton import apply, apply_embedding
 from kernels.lora.weights import LoraShapes
 from kernels.mlp.triton import gated
 from kernels.prepare.reference import Batch
+from kernels.prepare.staged import Staged
 from kernels.rms_norm.triton import add, add_rms_norm, rms_norm
 from kernels.rotary.table import RotaryTable
 from kernels.sample.reference import Draw
@@ -53,15 +54,34 @@ class TritonOps:
             layers=layers, kv_heads=kv_heads, head_dim=head_dim, blocks=blocks, dtype=dtype, device=self.launch.device
         )
 
+    @property
+    def device(self) -> torch.device:
+        """Where tensors lie."""
+        return self.launch.device
+
     def prepare(
         self, batch: Batch, pool: GpuKVPool, rotaries: tuple[RotaryTable, ...], specs: tuple[AttentionSpec, ...]
     ) -> GpuStep:
         """Positions must lie inside the rotary tables and inside the block tables."""
-        host = host_step(self.launch, batch, pool, specs, fixed=self.fixed)
-        flat = torch.from_numpy(host.flat())
+        staged = self.stage(batch, pool, rotaries, specs)
+        flat = torch.from_numpy(staged.flat)
         if self.launch.device.type == "cuda":
             flat = flat.pin_memory().to(self.launch.device, non_blocking=True)
-        return device_step(host, flat, self.tables(rotaries), fixed=self.fixed)
+        step: GpuStep = staged.arrive(flat)
+        return step
+
+    def stage(
+        self,
+        batch: Batch,
+        pool: GpuKVPool,
+        rotaries: tuple[RotaryTable, ...],
+        specs: tuple[AttentionSpec, ...],
+        longest: int | None = None,
+    ) -> Staged:
+        """`prepare` in two parts. `longest`: what the step is cut for, at least its longest chunk's end."""
+        host = host_step(self.launch, batch, pool, specs, fixed=self.fixed, longest=longest)
+        turns = self.tables(rotaries)
+        return Staged(flat=host.flat(), arrive=lambda flat: device_step(host, flat, turns, fixed=self.fixed))
 
     def tables(self, rotaries: tuple[RotaryTable, ...]) -> tuple[RotaryTable, ...]:
         """The tables on the device."""

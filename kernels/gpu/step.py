@@ -75,12 +75,18 @@ class HostStep:
 
 
 def host_step(
-    launch: Launcher, batch: Batch, pool: GpuKVPool, specs: tuple[AttentionSpec, ...], *, fixed: bool
+    launch: Launcher,
+    batch: Batch,
+    pool: GpuKVPool,
+    specs: tuple[AttentionSpec, ...],
+    *,
+    fixed: bool,
+    longest: int | None = None,
 ) -> HostStep:
-    """Positions must lie inside the block tables."""
+    """Positions must lie inside the block tables. `longest` is what splits and tables are made for: the batch's own without it."""
     starts, lengths = batch.starts, batch.lengths
     ends, chunk, position = starts + lengths, chunk_of_token(batch), position_of_token(batch)
-    longest, single = int(ends.max()), bool((lengths == 1).all())
+    longest, single = longest or int(ends.max()), bool((lengths == 1).all())
     tables = batch.tables[:, : -(-longest // pool.block_size)].cpu().numpy()
     place = tables[chunk, position // pool.block_size] * pool.block_size + position % pool.block_size
     arrays = {

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import torch
 
 BLOCK = 16  # positions
+Blocks = Sequence[int] | torch.Tensor  # numbers of blocks; a tensor is int64 on the pool's device
 
 
 def block_bytes(*, layers: int, kv_heads: int, head_dim: int, dtype: torch.dtype) -> int:
@@ -73,8 +74,8 @@ class KVPool:
         return wide.view(2, -1, self._kv_heads, width, self._head_dim)
 
     @torch.inference_mode()
-    def copy_blocks(self, sources: Sequence[int], targets: Sequence[int]) -> None:
-        """Copy whole blocks in every layer, all read before any is written."""
+    def copy_blocks(self, sources: Blocks, targets: Blocks) -> None:
+        """Copy whole blocks in every layer, all read before any is written. Tensors are taken as they are."""
         self._blocked().index_copy_(3, self._ids(targets), self._blocked().index_select(3, self._ids(sources)))
 
     @torch.inference_mode()
@@ -100,7 +101,9 @@ class KVPool:
     def _blocked(self) -> torch.Tensor:
         return self._data.view(*self._data.shape[:3], self.blocks + 1, BLOCK, self._head_dim)
 
-    def _ids(self, blocks: Sequence[int]) -> torch.Tensor:
+    def _ids(self, blocks: Blocks) -> torch.Tensor:
+        if isinstance(blocks, torch.Tensor):
+            return blocks  # on the device already: to look at it would wait for the device
         ids = torch.tensor(blocks, dtype=torch.int64, device=self._data.device)
         if len(blocks) and not 0 <= int(ids.min()) <= int(ids.max()) < self.blocks:
             raise IndexError(f"block ids {sorted(blocks)} are not all in 0 .. {self.blocks - 1}")

@@ -14,7 +14,7 @@ import triton.language as tl
 
 from kernels.gpu.launch import Launcher, power_of_two
 from kernels.gpu.tiles import Tile
-from kernels.kv.pool import BLOCK, block_bytes
+from kernels.kv.pool import BLOCK, Blocks, block_bytes
 
 __all__ = ["GpuKVPool", "block_bytes", "kv_base", "write"]
 
@@ -73,8 +73,8 @@ class GpuKVPool:
         return self._data[number, 0], self._data[number, 1]
 
     @torch.inference_mode()
-    def copy_blocks(self, sources: Sequence[int], targets: Sequence[int]) -> None:
-        """Copy whole blocks in every layer, all read before any is written."""
+    def copy_blocks(self, sources: Blocks, targets: Blocks) -> None:
+        """Copy whole blocks in every layer, all read before any is written. Tensors are taken as they are."""
         self._data.index_copy_(2, self._ids(targets), self._data.index_select(2, self._ids(sources)))
 
     @torch.inference_mode()
@@ -94,7 +94,9 @@ class GpuKVPool:
         """Set every place (tests fill it with NaN)."""
         self._data.fill_(value)
 
-    def _ids(self, blocks: Sequence[int]) -> torch.Tensor:
+    def _ids(self, blocks: Blocks) -> torch.Tensor:
+        if isinstance(blocks, torch.Tensor):
+            return blocks  # on the device already: to look at it would wait for the device
         if any(not 0 <= block < self.blocks for block in blocks):
             raise IndexError(f"block ids {sorted(blocks)} are not all in 0 .. {self.blocks - 1}")
         return torch.tensor(blocks, dtype=torch.int64, device=self._data.device)

@@ -7,7 +7,7 @@ from typing import Any
 from shared.types import OPEN_TENANT, AbortReason, Choice, Finished, Rejected, Sampling, TokenLogprobs, TokenRequest
 from worker.engine.engine import Engine
 from worker.events import StepOutput
-from worker.execution.build import ModelRunner, RunnerConfig
+from worker.execution.build import Runner, RunnerConfig
 from worker.plan import Executor
 from worker.scheduler.config import SchedulerConfig
 from worker.scheduler.scheduler import Scheduler
@@ -43,7 +43,7 @@ class Asked:
 class Runs:
     """One engine. `changes` go into the scheduler's configuration; `blocks` makes its pool smaller."""
 
-    def __init__(self, runner: ModelRunner, *, executor: Executor | None = None, blocks: int = 0, **changes: Any):
+    def __init__(self, runner: Runner, *, executor: Executor | None = None, blocks: int = 0, **changes: Any):
         fields: dict[str, Any] = {
             "max_running": SLOTS,
             "step_tokens": 2048,

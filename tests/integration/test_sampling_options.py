@@ -10,8 +10,9 @@ import torch
 
 from shared.types import FinishReason, RejectCode, Sampling
 from tests.fakes.checkpoint import MemoryCheckpoint, tiny_llama
+from tests.fakes.device import LaggingQueue, Recordings
 from tests.fakes.sampled_runs import RUNNER, SLOTS, Asked, Runs
-from worker.execution.build import ModelRunner, build
+from worker.execution.build import Device, ModelRunner, build
 from worker.models.checkpoint import Checkpoint
 
 VOCABULARY = 199
@@ -58,12 +59,18 @@ def tiny() -> tuple[torch.nn.Module, MemoryCheckpoint]:
     return tiny_llama()
 
 
-KINDS = {"depth0": {}, "depth1": {"depth": 1}, "reference": {"backend": "reference"}}
+KINDS = {
+    "depth0": {},
+    "depth1": {"depth": 1},
+    "reference": {"backend": "reference"},
+    "device": {"backend": "reference"},
+}
 
 
 @pytest.fixture(scope="module", params=KINDS)
 def runner(request: pytest.FixtureRequest, tiny: tuple[torch.nn.Module, MemoryCheckpoint]) -> Iterator[ModelRunner]:
-    made = build(tiny[1], replace(RUNNER, **KINDS[request.param]))
+    device = Device(queue=LaggingQueue(), graphs=Recordings()) if request.param == "device" else None
+    made = build(tiny[1], replace(RUNNER, **KINDS[request.param]), device=device)
     made._pool.fill(torch.nan)
     yield made
     made.close()

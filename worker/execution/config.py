@@ -13,7 +13,7 @@ class RunnerConfig:
     slots, `step_tokens` the most tokens of a step. `depth` 1 runs steps on a thread of their own, one ahead.
     `deterministic` makes a request's tokens independent of its batch, bit for bit. `backend` and `cpu_isa` as
     kernels.backend.backend takes them. `adapter_slots` is how many adapters can be used at a time (0: none at all),
-    `max_adapter_rank` the largest rank of their modules.
+    `max_adapter_rank` the largest rank of their modules. `graphs`: a GPU's decode steps are recorded and replayed.
     """
 
     dtype: Dtype
@@ -29,3 +29,4 @@ class RunnerConfig:
     cpu_isa: str = "auto"
     adapter_slots: int = 0
     max_adapter_rank: int = 64
+    graphs: bool = True

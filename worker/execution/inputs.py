@@ -29,7 +29,7 @@ def step_inputs(plan: StepPlan, state: SlotState, adapters: AdapterSlots | None 
         starts=starts,
         lengths=lengths,
         tables=state.tables.index_select(0, slot_rows),
-        adapters=_adapters(adapter, adapters),
+        adapters=batch_adapters(adapter, adapters),
     )
     token_slots = slot_rows[torch.from_numpy(chunk_of_token(batch))]
     last = np.cumsum(lengths) - 1
@@ -41,7 +41,8 @@ def step_inputs(plan: StepPlan, state: SlotState, adapters: AdapterSlots | None 
     )
 
 
-def _adapters(of_chunk: npt.NDArray[np.int64], slots: AdapterSlots | None) -> BatchAdapters | None:
+def batch_adapters(of_chunk: npt.NDArray[np.int64], slots: AdapterSlots | None) -> BatchAdapters | None:
+    """The adapter slot of each chunk, int64 [chunks]; None where none has one. ValueError where there are no slots."""
     if (of_chunk == NONE).all():
         return None
     if slots is None:

@@ -38,6 +38,11 @@ class StagedScores:
     def __init__(self, logits: Logits, tokens: torch.Tensor, tiles: Sequence[_Tile], jobs: int):
         self._logits, self._tokens, self._tiles, self._jobs = logits, tokens, tiles, jobs
 
+    @property
+    def parts(self) -> int:
+        """Tensors that `run` gives."""
+        return _PARTS * len(self._tiles)
+
     def run(self, hidden: torch.Tensor, step: Prepared) -> list[torch.Tensor]:
         """hidden [tokens of the step, hidden size]."""
         return [tensor for tile in self._tiles for tensor in self._tile(tile, hidden, step)]
