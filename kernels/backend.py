@@ -80,9 +80,10 @@ class Backend:
 
 def backend(name: str = "reference", *, threads: int = 1, isa: str = "auto", deterministic: bool = True) -> Backend:
     """The backend of that name: `cpu` (compiled at first use), `reference` (plain PyTorch), `triton` (a GPU, or Triton's
-    interpreter), or `auto`: `triton` where there is a GPU, else `cpu`, else `reference`. `isa` limits the instructions
-    that compiled CPU kernels may use (see kernels.cpu.isa). `deterministic`: a row's result depends on no other row; on a CPU that is so in any
-    case, as far as `pack` is told the same.
+    interpreter), or `auto`: `triton` where there is a GPU, else `cpu`, else `reference`.
+
+    `isa` limits the instructions that compiled CPU kernels may use (see kernels.cpu.isa). `deterministic`: a row's result
+    depends on no other row; on a CPU that is so in any case, as far as `pack` is told the same.
 
     ValueError lists what there is; kernels.cpu.build.NoCompiler or UnusableLibrary tell why `cpu` cannot be had,
     kernels.gpu.arch.NoGpu why `triton` cannot.
