@@ -1,4 +1,4 @@
-"""`octavo bench`: figures of servers, of the engine alone, of its kernels, of adapters, of the peers beside them, and of placement."""
+"""`octavo bench`: figures of servers, of the engine alone, of its kernels, of adapters, of the peers, placement, the router."""
 
 from typing import Any
 
@@ -11,6 +11,7 @@ from octavo.cli.bench import (
     kernels,
     peers,
     placement,
+    router,
     serving,
     sweep,
     tenancy,
@@ -23,5 +24,5 @@ def add(commands: Any) -> None:
         "bench", help="measure throughput and latency", description="Measure throughput and latency, as JSON."
     )
     kinds = parser.add_subparsers(title="kinds", metavar="KIND", required=True)
-    for kind in (serving, intrusion, engine, kernels, sweep, bitwise, adapters, peers, hf, tenancy, placement):
+    for kind in (serving, intrusion, engine, kernels, sweep, bitwise, adapters, peers, hf, tenancy, placement, router):
         kind.add(kinds)

@@ -1,0 +1,1 @@
+"""What the router itself costs: its decisions, its hashing, its memory, and its time per token, with workers that only pretend."""
