@@ -1,7 +1,7 @@
 // Norm, QKV projection, norm of heads, rotary embedding, KV write.
 #include "../kv/cpu.h"
 #include "../linear/rows.h"
-#include "../lora/cpu.h"
+#include "../lora/added.h"
 #include "../prepare/cpu.h"
 
 using namespace octavo;

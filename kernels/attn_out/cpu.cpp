@@ -1,6 +1,6 @@
 // Output projection, norm of its result, residual.
 #include "../linear/rows.h"
-#include "../lora/cpu.h"
+#include "../lora/added.h"
 
 using namespace octavo;
 

@@ -93,6 +93,21 @@ struct Sums {
   }
 };
 
+// One more step of 32 inputs for some rows: 32 values a row at `t`, times a block of pairs at `b`. Null: none.
+struct Plus {
+  const bf16* t = nullptr;
+  int64_t stride = 0;
+  const bf16* b = nullptr;
+};
+
+// Adds nothing to any sums (see multiply).
+struct Nothing {
+  static constexpr bool PLUS = false;
+  bool fills() const { return false; }
+  void fill(int64_t, bool) const {}
+  Plus plus(int64_t, int64_t) const { return Plus{}; }
+};
+
 // Hands sums on. Where `done` takes single rows, it gets them while the next step's products run: the tiles' unit is busy for longer
 // than it takes to feed it. What it has not got when those are through, finish() gives it.
 template <class Done>
@@ -144,10 +159,11 @@ OCTAVO_INLINE int64_t slice_of(int64_t k, int64_t rows) {
 }
 
 #if OCTAVO_TILES
-// c [16 * TALL, 32] = (`more`: c +) a [16 * TALL rows] times 16 columns at `left` and 16 at `right`. The caller has configured tiles.
-template <int TALL, class Done>
-OCTAVO_INLINE void product(const bf16* a, int64_t stride, const bf16* left, const bf16* right, int64_t k, float* c, bool more, Ahead& ahead,
-                           Later<Done>& later) {
+// c [16 * TALL, 32] = (`more`: c +) a [16 * TALL rows] times 16 columns at `left` and 16 at `right`, and `plus`. The caller has configured
+// tiles.
+template <int TALL, bool PLUS, class Done>
+OCTAVO_INLINE void product(const bf16* a, int64_t stride, const bf16* left, const bf16* right, int64_t k, float* c, bool more, Plus plus,
+                           Ahead& ahead, Later<Done>& later) {
   const bf16* below = a + 16 * stride;
   const int64_t bytes = stride * sizeof(bf16);
   stored();
@@ -184,6 +200,18 @@ OCTAVO_INLINE void product(const bf16* a, int64_t stride, const bf16* left, cons
       later.step();
     }
   }
+  if (PLUS && plus.t) {
+    _tile_loadd(6, plus.b, 128);
+    _tile_loadd(4, plus.t, plus.stride * sizeof(bf16));
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_loadd(7, plus.b + 32, 128);
+    _tile_dpbf16ps(1, 4, 7);
+    if (TALL == 2) {
+      _tile_loadd(5, plus.t + 16 * plus.stride, plus.stride * sizeof(bf16));
+      _tile_dpbf16ps(2, 5, 6);
+      _tile_dpbf16ps(3, 5, 7);
+    }
+  }
   later.finish();
   _tile_stored(0, c, 4 * WIDTH);
   _tile_stored(1, c + 16, 4 * WIDTH);
@@ -194,18 +222,19 @@ OCTAVO_INLINE void product(const bf16* a, int64_t stride, const bf16* left, cons
   stored();
 }
 
-// Sums of up to SUPER rows at `a`, by the 16 columns at `left` and the 16 at `right`.
-template <class Done>
+// Sums of up to SUPER rows at `a`, by the 16 columns at `left` and the 16 at `right`; `extra` adds to those of weight block `block`.
+template <class Done, class Extra>
 OCTAVO_INLINE void columns(const bf16* a, int64_t stride, int64_t rows, const bf16* left, const bf16* right, int64_t k, const Sums& sums,
-                           Ahead& ahead, Later<Done>& later) {
+                           Ahead& ahead, Later<Done>& later, const Extra& extra, int64_t block) {
   const int64_t slice = slice_of(k, rows);
   for (int64_t from = 0; from < k; from += slice)
     for (int64_t row = 0; row < rows; row += HEIGHT) {
       const int64_t count = std::min<int64_t>(HEIGHT, rows - row), depth = std::min(slice, k - from);
       const bf16 *x = a + row * stride + from, *l = left + from * WIDTH, *r = right + from * WIDTH;
       float* c = sums.c + row * WIDTH;
-      if (count > 16) product<2>(x, stride, l, r, depth, c, from > 0, ahead, later);
-      else product<1>(x, stride, l, r, depth, c, from > 0, ahead, later);
+      const Plus plus = Extra::PLUS && from + slice >= k ? extra.plus(sums.row + row, block) : Plus{};
+      if (count > 16) product<2, Extra::PLUS>(x, stride, l, r, depth, c, from > 0, plus, ahead, later);
+      else product<1, Extra::PLUS>(x, stride, l, r, depth, c, from > 0, plus, ahead, later);
       if (from + slice < k) continue;
       sums.add_bias(row, count);
       if (!sums.held) later.take(sums, row, count);
@@ -213,9 +242,9 @@ OCTAVO_INLINE void columns(const bf16* a, int64_t stride, int64_t rows, const bf
 }
 #endif
 
-template <class W, class Done>
+template <class W, class Done, class Extra>
 OCTAVO_INLINE void columns(const float* a, int64_t stride, int64_t rows, const W* left, const W*, int64_t k, const Sums& sums, Ahead&,
-                           Later<Done>& later) {
+                           Later<Done>& later, const Extra&, int64_t) {
   for (int64_t row = 0; row < rows; row += HEIGHT) {
     const int64_t count = std::min<int64_t>(HEIGHT, rows - row);
     later.finish();

@@ -54,12 +54,16 @@ inline const Adapted& nobody() {
 struct Lora {
   const Adapted& rows;
   std::vector<Part> parts;
+  std::vector<Target> targets;
+  std::vector<int32_t> of;  // part of a group's target, group by group; -1: none
   int64_t stride = 0;  // from one row's shrunk values to the next
   bool complete = true;  // each target of each adapter is there
   bool aligned = true;  // each target begins at a block
 
   template <size_t N>
-  Lora(const Adapted* adapted, int64_t layer, const Target (&targets)[N]) : rows(adapted ? *adapted : nobody()) {
+  Lora(const Adapted* adapted, int64_t layer, const Target (&wanted)[N]) : rows(adapted ? *adapted : nobody()) {
+    if (!rows.any()) return;
+    targets.assign(wanted, wanted + N);
     const int64_t width = padded(rows.rank);
     stride = row_stride<bf16>(width * N);
     for (const Target& target : targets) aligned &= target.column % WIDTH == 0;
@@ -68,12 +72,13 @@ struct Lora {
         const OctavoAdapter& a = *group.adapter;
         const OctavoLora* pair = a.modules + (layer < 0 ? a.layers : layer) * OCTAVO_LORA_MODULES + targets[i].module;
         complete &= pair->rank > 0;
+        of.push_back(pair->rank ? parts.size() : -1);
         if (pair->rank) parts.push_back(Part{pair, group.first, group.count, targets[i].column, targets[i].n, (int64_t)i * width});
       }
   }
 
   bool any() const { return !parts.empty(); }
-  size_t room() const { return (rows.rows.size() + STRIP) * stride; }
+  size_t room() const { return (rows.rows.size() + HEIGHT) * stride; }
 };
 
 // The rows of a part of `x`, one after another: where they lie, or a copy in the thread's own memory.
@@ -97,7 +102,8 @@ struct Cut {
   }
 };
 
-// One strip of a part for 16 rows from `row` on: t [rows] = scale * sums. `x` begins with the part's first row.
+// One strip of a part for 16 rows from `row` on: t [rows] = scale * sums, and after the last strip zeros up to a whole step of products.
+// `x` begins with the part's first row.
 template <class W>
 OCTAVO_INLINE void shrink_piece(const Part& part, int64_t strip, int64_t row, const Act<W>* x, int64_t x_stride, int64_t k, Act<W>* t,
                                 int64_t stride, Ahead& ahead) {
@@ -114,8 +120,13 @@ OCTAVO_INLINE void shrink_piece(const Part& part, int64_t strip, int64_t row, co
   (void)ahead;
   strip_rows(x + row * x_stride, x_stride, count, a, depth, c);
 #endif
-  for (int64_t r = 0; r < count; r++)
-    store_some(t + (part.first + row + r) * stride + part.at + strip * STRIP, load_some(c + r * STRIP, width) * scale, width);
+  const int64_t rank = padded_rank(part.pair->rank);
+  const bool ends = (strip + 1) * STRIP >= rank;
+  for (int64_t r = 0; r < count; r++) {
+    Act<W>* to = t + (part.first + row + r) * stride + part.at;
+    store_some(to + strip * STRIP, load_some(c + r * STRIP, width) * scale, width);
+    if (ends) std::fill(to + strip * STRIP + width, to + padded(rank), Act<W>{});
+  }
 }
 
 // x [rows, k] in the form that products take it -> shrunk values of all parts. The members share the pieces by their cost; nobody may
@@ -156,104 +167,6 @@ OCTAVO_INLINE void expand_rows(const Act<W>* t, const Lora& lora, const Part& pa
   const int64_t rank = padded_rank(part.pair->rank);
   const W* b = static_cast<const W*>(part.pair->b) + block * rank * WIDTH;
   block_product(t + place * lora.stride + part.at, lora.stride, count, b, rank, c);
-}
-
-OCTAVO_INLINE void prefetch_all(const void* from, int64_t bytes) {
-  for (int64_t i = 0; i < bytes; i += 64) prefetch_l2(static_cast<const char*>(from) + i);
-}
-
-// What the adapters add to one block of outputs, float32 [places, 32].
-template <class W>
-class Deltas {
- public:
-  Deltas(Engine& engine, const Lora& lora) : lora_(lora), t_(engine.shrunk.get<Act<W>>(lora.room())) {}
-
-  // Works out block `block` of the op's outputs in memory that the calling thread owns. The thread does block + 1 next, if `more`.
-  void fill(float* memory, int64_t block, bool begins, bool more) {
-    data_ = memory;
-    const int64_t places = lora_.rows.rows.size();
-    if (!lora_.complete) memset(memory, 0, places * WIDTH * sizeof(float));
-    for (size_t i = 0; i < lora_.parts.size(); i++) {
-      const Part& part = lora_.parts[i];
-      const int64_t own = block - part.column / WIDTH;
-      if (own < 0 || own * WIDTH >= part.n) continue;
-      const int64_t rank = padded_rank(part.pair->rank), bytes = rank * WIDTH * sizeof(W);
-      const W* b = static_cast<const W*>(part.pair->b) + own * rank * WIDTH;
-      if (begins && i + SOON < lora_.parts.size()) ask(lora_.parts[i + SOON], block);
-      if (more) prefetch_all(b + rank * WIDTH, bytes);  // harmless beyond the part's last block
-      tiles_.expand(std::min<int64_t>(part.count, STRIP), rank % 32);
-      for (int64_t row = 0; row < part.count; row += STRIP) {
-        // The last tile is a whole one as well, some of its rows worked out again: it must not reach beyond the part's places.
-        const int64_t from = part.count < STRIP ? 0 : std::min(row, part.count - STRIP), place = part.first + from;
-        expand_rows<W>(t_, lora_, part, place, std::min<int64_t>(part.count, STRIP), own, memory + place * WIDTH);
-      }
-    }
-  }
-
-  void forget_tiles() { tiles_ = LoraTiles(); }
-
-  // c [rows, 32] of rows from `row` on, with what the adapters add.
-  void add(int64_t row, int64_t rows, float* c) const {
-    for (int64_t r = 0; r < rows; r++) {
-      const int64_t place = lora_.rows.place[row + r];
-      if (place < 0) continue;
-      const float* more = data_ + place * WIDTH;
-      store(c + r * WIDTH, load(c + r * WIDTH) + load(more));
-      store(c + r * WIDTH + LANES, load(c + r * WIDTH + LANES) + load(more + LANES));
-    }
-  }
-
-  size_t room() const { return lora_.rows.rows.size() * WIDTH; }
-
- private:
-  static constexpr size_t SOON = 6;  // parts ahead
-
-  static void ask(const Part& part, int64_t block) {
-    const int64_t own = block - part.column / WIDTH, rank = padded_rank(part.pair->rank);
-    if (own >= 0 && own * WIDTH < part.n) prefetch_all(static_cast<const W*>(part.pair->b) + own * rank * WIDTH, rank * WIDTH * sizeof(W));
-  }
-
-  const Lora& lora_;
-  const Act<W>* t_;
-  float* data_ = nullptr;
-  LoraTiles tiles_;
-};
-
-// `multiply` with what adapters add to each step's sums, before `done` gets them. All members have shrunk; every part's columns begin at
-// a block.
-template <class W, class Done>
-OCTAVO_INLINE void multiply_adapted(const Member& me, Engine& engine, const Lora& lora, const Act<W>* a, int64_t stride, int64_t rows,
-                                    const OctavoLinear& w, int64_t first, int64_t last, const Done& done) {
-  Deltas<W> deltas(engine, lora);
-  float* memory = engine.gathers[me.index].template get<float>(deltas.room());
-  for (int64_t block = first; block < last; block++) {
-    const bool more = block + 1 < last;
-    deltas.forget_tiles();
-    deltas.fill(memory, block, block == first, more);
-    multiply<W>(a, stride, rows, w, block, block + 1, more ? block_at<W>(w, block + 1) : nullptr, [&](int64_t row, int64_t count, int64_t at, float* c) {
-      deltas.add(row, count, c);
-      done(row, count, at, c);
-    });
-  }
-}
-
-// A projection back to the residual stream x [rows, n]: added to it, or kept in results [rows, padded n] where there are any.
-template <class W>
-OCTAVO_INLINE void multiply_out(const Member& me, Engine& engine, const Lora& lora, const Act<W>* a, int64_t stride, int64_t rows,
-                                const OctavoLinear& w, int64_t first, int64_t last, float* results, float* x) {
-  const Keep keep{results, padded(w.n)};
-  const Add add{x, w.n};
-  if (lora.any()) {
-    const auto done = [&](int64_t row, int64_t count, int64_t block, const float* c) {
-      if (results) keep(row, count, block, c);
-      else add(row, count, block, c);
-    };
-    multiply_adapted<W>(me, engine, lora, a, stride, rows, w, first, last, done);
-  } else if (results) {
-    multiply<W>(a, stride, rows, w, first, last, nullptr, keep);
-  } else {
-    multiply<W>(a, stride, rows, w, first, last, nullptr, add);
-  }
 }
 
 // done(place, count, column, columns, c): what the adapters add to columns `column` .. of `count` rows from place `place` on,

@@ -14,6 +14,7 @@ from kernels.lora.slots import NONE, BatchAdapters
 from kernels.lora.weights import LAYER_MODULES, LoraPair, LoraShapes, LoraWeights, Module, check
 
 _LINE = 64  # bytes: each module's parts begin at one
+_BEYOND = 2048  # bytes behind `b` that a step of tiles reads, and multiplies with zeros: nothing there may be infinite
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -52,7 +53,7 @@ class CpuSlots:
     def install(self, slot: int, weights: LoraWeights) -> None:
         """Pack the adapter into the slot."""
         check(weights, self.shapes, self.max_rank)
-        memory = self._engine.memory(self.nbytes(weights))
+        memory = self._engine.memory(self.nbytes(weights) + _BEYOND)
         modules = (abi.LoraStruct * (self.shapes.layers * len(LAYER_MODULES) + 2))()
         at = memory.data_ptr()
         for number, module, pair in self._numbered(weights):
@@ -91,8 +92,13 @@ class CpuSlots:
         rows = k * _up(pair.rank, 8) if module == "embed" else a.value
         return _up(rows * self._dtype.itemsize, _LINE), _up(b.value * self._dtype.itemsize, _LINE)
 
+    def _finite(self, half: torch.Tensor) -> torch.Tensor:
+        """In the slots' dtype; what is beyond its range becomes the largest number there is."""
+        most = torch.finfo(self._dtype).max
+        return half.to(self._dtype).clamp(-most, most).contiguous()
+
     def _pack(self, module: Module, pair: LoraPair, a_at: int, b_at: int) -> None:
-        a, b = pair.a.to(self._dtype).contiguous(), pair.b.to(self._dtype).contiguous()
+        a, b = self._finite(pair.a), self._finite(pair.b)
         if module == "embed":
             table = torch.nn.functional.pad(a.T, (0, _up(pair.rank, 8) - pair.rank)).contiguous()
             ctypes.memmove(a_at, table.data_ptr(), table.numel() * table.element_size())

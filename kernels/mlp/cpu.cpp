@@ -1,6 +1,6 @@
 // Norm, gate and up projections, activation, down projection, norm of its result, residual.
 #include "../linear/rows.h"
-#include "../lora/cpu.h"
+#include "../lora/added.h"
 
 using namespace octavo;
 
@@ -27,27 +27,6 @@ struct Gate {
     for (int64_t r = 0; r < rows; r++) one(row + r, block, c + r * WIDTH, d + r * WIDTH);
   }
 };
-
-// Gate and up block by block, with what adapters add to both. All members have shrunk.
-template <class W>
-void gate_adapted(const Member& me, Engine& engine, const Lora& lora, const Rows<W>& in, int64_t rows, const OctavoLinear& w, int64_t apart,
-                  int64_t first, int64_t last, const Gate<Act<W>>& gate) {
-  Deltas<W> more(engine, lora), beside(engine, lora);
-  float* memory = engine.gathers[me.index].template get<float>(2 * more.room());
-  for (int64_t block = first; block < last; block++) {
-    const bool goes_on = block + 1 < last;
-    more.forget_tiles();
-    beside.forget_tiles();
-    more.fill(memory, block, block == first, goes_on);
-    beside.fill(memory + more.room(), block + apart, block == first, goes_on);
-    multiply_pairs<W>(in.data, in.stride, rows, w, apart, block, block + 1, goes_on ? block_at<W>(w, block + 1) : nullptr,
-                      [&](int64_t row, int64_t count, int64_t at, float* c, float* d) {
-                        more.add(row, count, c);
-                        beside.add(row, count, d);
-                        gate(row, count, at, c, d);
-                      });
-  }
-}
 
 // Where the halves do not begin at a block: all results first, then row by row.
 template <class A>
@@ -84,7 +63,7 @@ void run(Engine& engine, float* x, int64_t rows, const OctavoMlp& w, const Adapt
       me.share(inner / WIDTH, first, last);
       const int64_t apart = inner / WIDTH;
       const Gate<Act<W>> gate{hidden, stride, w.activation};
-      if (entry.any()) gate_adapted<W>(me, engine, entry, in, rows, w.gate_up, apart, first, last, gate);
+      if (entry.any()) multiply_pairs_adapted<W>(me, engine, entry, in.data, in.stride, rows, w.gate_up, apart, first, last, gate);
       else multiply_pairs<W>(in.data, in.stride, rows, w.gate_up, apart, first, last, nullptr, gate);
     } else {
       me.share(blocks_of(w.gate_up), first, last);

@@ -6,6 +6,34 @@
 
 using namespace octavo;
 
+namespace {
+
+// The group that rows [first, last) are all of, one after the other; -1: none, or one of a larger rank. A group's rows ascend.
+int32_t group_of(const Adapted& adapted, int64_t first, int64_t last) {
+  const int64_t place = adapted.place[first];
+  if (place < 0 || adapted.place[last - 1] - place != last - 1 - first) return -1;
+  for (size_t i = 0; i < adapted.groups.size(); i++) {
+    const Group& group = adapted.groups[i];
+    const bool holds = place >= group.first && place + last - first <= group.first + group.count;
+    if (holds && group.adapter->rank <= ALIKE_RANK) return i;
+  }
+  return -1;
+}
+
+void find_alike(Adapted& adapted) {
+  const int64_t tokens = adapted.place.size();
+  adapted.loose = adapted.place;
+  for (int64_t first = 0; first < tokens; first += ALIKE) {
+    const int64_t last = std::min(first + ALIKE, tokens);
+    adapted.whole.push_back(group_of(adapted, first, last));
+    if (adapted.whole.back() >= 0) std::fill(adapted.loose.begin() + first, adapted.loose.begin() + last, -1);
+  }
+  adapted.loose_before.push_back(0);
+  for (const int64_t row : adapted.rows) adapted.loose_before.push_back(adapted.loose_before.back() + (adapted.loose[row] >= 0));
+}
+
+}  // namespace
+
 extern "C" {
 
 // Chunk c computes lengths[c] > 0 positions from starts[c] on; its blocks are tables[c * width ...], which must outlive the step.
@@ -46,6 +74,7 @@ void octavo_step_adapters(Step* step, const OctavoAdapter* const* adapters) {
   // Like shapes follow each other, so that tiles are seldom configured anew.
   const auto shape = [](const Group& g) { return std::make_pair(std::min<int64_t>(g.count, 16), g.adapter->rank); };
   std::stable_sort(adapted.groups.begin(), adapted.groups.end(), [&](const Group& a, const Group& b) { return shape(a) < shape(b); });
+  find_alike(adapted);
 }
 
 const Adapted* octavo_step_adapted(const Step* step) { return step->adapted.any() ? &step->adapted : nullptr; }

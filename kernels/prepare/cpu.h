@@ -32,12 +32,17 @@ struct Group {
   int64_t first, count;
 };
 
+constexpr int64_t ALIKE = 32, ALIKE_RANK = 32;  // rows of a product's step, and the rank that one step of tiles takes
+
 // The rows of a step that run with adapters, adapter by adapter. `place` tells where a row stands among them; -1: nowhere.
 struct Adapted {
   std::vector<Group> groups;
   std::vector<int64_t> rows;
   std::vector<int32_t> place;
   int64_t rank = 0;  // the largest
+  // Of each ALIKE rows: the group that all of them are of, one after the other, where its ranks are at most ALIKE_RANK; else -1. `loose`
+  // is `place` of the other rows, and -1 of these; `loose_before` counts the loose among the places before each, and in the end among all.
+  std::vector<int32_t> whole, loose, loose_before;
 
   bool any() const { return !groups.empty(); }
 };

@@ -195,6 +195,36 @@ def test_mixed_adapters_give_each_row_what_merged_weights_give_it_and_the_same_b
         first += length
 
 
+# Whole steps of rows of one adapter, which go with the base's products, beside rows of the same adapter that share their step with others.
+LONG = [(0, 64), (2, 1), (0, 40), (4, 33), (NONE, 7), (5, 64), (2, 64), (4, 1), (2, 30), (1, 40), (NONE, 64)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", DTYPES[:2])
+def test_many_rows_of_one_adapter_have_the_same_bits_alone_one_by_one_and_among_others(kind, dtype) -> None:
+    ops, model = ops_of(kind), Model(**models()[0], dtype=dtype)
+    built, slots = model.built(ops, dtype), model.slots(ops, adapters(model.shapes), dtype)
+    chunks = [prompt(seed, length) for seed, (_, length) in enumerate(LONG)]
+    mixed, first = model.run(ops, built, chunks, [slot for slot, _ in LONG], slots), 0
+    for (slot, length), tokens in zip(LONG, chunks, strict=True):
+        own = mixed[first : first + length]
+        assert torch.equal(model.run(ops, built, [tokens], [slot], slots), own), (slot, length)
+        among = model.run(ops, built, [[7], tokens[:31], [9]], [(slot + 1) % 6, slot, NONE], slots)
+        assert torch.equal(among[1:-1], own[:31]), (slot, length)
+        first += length
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_adapter_of_huge_weights_leaves_the_rows_beside_it_alone(kind: str) -> None:
+    ops, model = ops_of(kind), Model(**models()[0], dtype=torch.bfloat16)
+    built, (good, *_) = model.built(ops, torch.bfloat16), adapters(model.shapes)
+    pairs = {m: LoraPair(a=p.a, b=torch.full_like(p.b, 3.4e38), scale=1.0) for m, p in good.layers[0].items()}
+    slots = model.slots(ops, [good, LoraWeights(layers=(pairs, {}))], torch.bfloat16)
+    mixed = model.run(ops, built, [prompt(1, 3), prompt(2, 40), prompt(3, 5)], [0, 1, 0], slots)
+    assert torch.equal(mixed[:3], model.run(ops, built, [prompt(1, 3)], [0], slots))
+    assert torch.equal(mixed[-5:], model.run(ops, built, [prompt(3, 5)], [0], slots))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_ops_one_by_one_equal_all_layers_in_one_call(kind: str) -> None:
     ops, model = ops_of(kind), Model(**models()[0], dtype=torch.bfloat16)
