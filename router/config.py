@@ -61,6 +61,10 @@ class RouterConfig:
     max_connections: int = field(
         default=4_096, metadata=_help("most HTTP connections; whoever waits longest for a request makes room")
     )
+    coalesce_ms: float = field(
+        default=20.0,
+        metadata=_help("most milliseconds that tokens of busy streams wait to go together, never first ones; 0: none"),
+    )
     request_timeout: float = field(default=0.0, metadata=_help("seconds that any request may take; 0 sets no limit"))
     keepalive_seconds: float = field(default=15.0, metadata=_help("silence after which an HTTP stream gets a comment"))
     drain_seconds: float = field(
@@ -106,6 +110,7 @@ class RouterConfig:
         for name in ("head_seconds", "body_seconds"):
             _check(0 < getattr(self, name) < math.inf, f"{name} must be finite and positive")
         _check(self.max_connections >= 1, "max_connections must be at least 1")
+        _check(0 <= self.coalesce_ms <= 1_000, "coalesce_ms must be from 0 to 1000")
         _check(0 <= self.request_timeout < math.inf, "request_timeout must be finite and not negative")
         _check(0 < self.keepalive_seconds < math.inf, "keepalive_seconds must be finite and positive")
         _check(0 <= self.drain_seconds < math.inf, "drain_seconds must be finite and not negative")

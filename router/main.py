@@ -158,7 +158,7 @@ async def serve(settings: RouterConfig, member: Member | None = None) -> int:
 async def _serve(
     settings: RouterConfig, tenants: Tenancy, stop: Stop, registry: CollectorRegistry, member: Member | None
 ) -> int:
-    dispatch = DispatchSettings(policy=settings.policy, resume=settings.resume)
+    dispatch = DispatchSettings(policy=settings.policy, resume=settings.resume, coalesce=settings.coalesce_ms / 1000)
     named = CollectorRegistry()  # metrics that name tenants
     service = await start_service(
         where(settings.workers, settings.workers_file),

@@ -17,6 +17,7 @@ from typing import Protocol
 from router.adapters.view import AdapterRef
 from router.dispatch.delivery import Delivery
 from router.dispatch.ends import RETRY_AFTER, RETRYABLE, error_of, exhausted, moves, own_end, refusal
+from router.dispatch.pace import Pace
 from router.dispatch.trail import Trail
 from router.fleet.fleet import PoolKey
 from router.fleet.stream import Loss, Ticket
@@ -120,6 +121,7 @@ class Flight:
     job: Job
     observer: Observer
     max_unread: int
+    pace: Pace
     ticket: Ticket | None = None
     trail: Trail = field(default_factory=Trail)
     dispatched: bool = False  # some worker had it
@@ -142,6 +144,7 @@ class Flight:
     _received: "list[array[int]]" = field(init=False)  # token ids of each choice, those after a stop string left out
     _index_of: dict[int, int] = field(default_factory=dict)  # handle -> choice, of those that run
     _numerics_there: str = ""
+    _held: list[TokenDelta] = field(default_factory=list)  # of choices that are under way, to be told together
 
     def __post_init__(self) -> None:
         self.delivery = Delivery(self.max_unread)
@@ -196,6 +199,7 @@ class Flight:
 
     def cancel(self) -> None:
         """The reader has left."""
+        self.settle()
         self._end("cancelled", errors.Cancelled("the caller left"), AbortReason.CLIENT)
 
     def expire(self) -> None:
@@ -204,6 +208,7 @@ class Flight:
 
     def fail(self, error: errors.OctavoError, reason: AbortReason = AbortReason.CLIENT) -> None:
         """End by `error`; what runs is aborted for `reason`."""
+        self.settle()
         self._end(error.code, error, reason)
 
     # ---- Sink
@@ -215,9 +220,30 @@ class Flight:
 
     def tokens(self, delta: TokenDelta) -> None:
         """See Sink."""
-        if not self.over and self.ticket is not None:
+        if self.over or self.ticket is None:
+            return
+        if self._may_wait(delta):
+            self._held.append(delta)
+            self.pace.hold(self)
+            return
+        with self._contained():
+            self._tokens(delta, self.ticket)
+
+    def _may_wait(self, delta: TokenDelta) -> bool:
+        """No choice's first tokens and no worker's, and none that may complete a stop string, after which the worker is to be told."""
+        if self.pace.most <= 0 or self.job.output.stops is not None or not self.trail.progressed:
+            return False
+        index = self._index_of.get(delta.handle)
+        return delta.prompt is None and index is not None and bool(self._received[index])
+
+    def settle(self) -> None:
+        """Tell what was held."""
+        held, self._held = self._held, []
+        if held and not self.over and self.ticket is not None:
             with self._contained():
-                self._tokens(delta, self.ticket)
+                for delta in _joined(held):
+                    if not self.over:
+                        self._tokens(delta, self.ticket)
 
     def _tokens(self, delta: TokenDelta, ticket: Ticket) -> None:
         if delta.prompt is not None:
@@ -248,6 +274,7 @@ class Flight:
 
     def finished(self, finished: Finished) -> None:
         """See Sink."""
+        self.settle()
         if not self.over:
             with self._contained():
                 self._finished(finished)
@@ -282,6 +309,7 @@ class Flight:
 
     def rejected(self, rejected: Rejected) -> None:
         """See Sink."""
+        self.settle()
         if rejected.code in RETRYABLE:
             self.trail.other_numerics() if rejected.code is RejectCode.NUMERICS else self.trail.sent_back()
             self._again(rejected.code.value, exhausted(rejected, self.job.request.model))
@@ -290,6 +318,7 @@ class Flight:
 
     def lost(self, loss: Loss) -> None:
         """See Sink."""
+        self.settle()
         if loss.expected:
             self.trail.sent_back()
         else:
@@ -348,3 +377,18 @@ class Flight:
         self.delivery.end(error)
         self.settled.set()
         self.observer.ended(self, outcome)
+
+
+def _joined(deltas: Sequence[TokenDelta]) -> Iterator[TokenDelta]:
+    """What each choice got, as one delta a choice."""
+    of: dict[int, list[TokenDelta]] = {}
+    for delta in deltas:
+        of.setdefault(delta.handle, []).append(delta)
+    for handle, several in of.items():
+        if len(several) == 1:
+            yield several[0]
+            continue
+        tokens = tuple(token for delta in several for token in delta.tokens)
+        yield TokenDelta(
+            handle=handle, tokens=tokens, logprobs=tuple(row for delta in several for row in delta.logprobs)
+        )

@@ -13,6 +13,7 @@ from router.dispatch.dispatcher import Dispatcher
 from router.dispatch.ends import VERSION_GONE
 from router.dispatch.flight import Flight, Job
 from router.dispatch.generation import RoutedGeneration
+from router.dispatch.pace import Pace
 from router.dispatch.prefixes import PublicPrefixes
 from router.dispatch.settings import DispatchSettings
 from router.dispatch.validate import bad_words, check_prompt, resolve_sampling, stop_tokens
@@ -73,6 +74,7 @@ class RouterService:
         self._threads = TextThreads()
         self._prefixes = PublicPrefixes(prefixes, self._threads)
         self._turns = Turnstile(ADMITTED_AT_ONCE)
+        self._pace = Pace(settings.coalesce)
 
     def waiting(self, caller: Caller) -> int:
         """See Service."""
@@ -181,7 +183,7 @@ class RouterService:
         marks = await self._threads.marks(linked, prompt)
         job = self._job(request, meant, tenant, prompt, words, marks, arrived)
         account = Accounted(self._dispatcher, self._tenants)
-        flight = Flight(job=job, observer=account, max_unread=self._settings.max_unread)
+        flight = Flight(job=job, observer=account, max_unread=self._settings.max_unread, pace=self._pace)
         reservation = account.reservation = await self._reserve(flight)
         try:
             self._dispatcher.submit(flight)

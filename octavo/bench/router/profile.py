@@ -5,6 +5,7 @@ counted for a token are microseconds a token.
 """
 
 import subprocess
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -43,12 +44,10 @@ def recorded(on: Rig, seconds: int) -> list[str]:
     """
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "stacks"
-        command = ["py-spy", "record", "--pid", str(on.router.pid), "--rate", str(HERTZ), "--duration", str(seconds)]
-        subprocess.run(
-            [*command, "--nonblocking", "--full-filenames", "--format", "raw", "--output", str(out)],
-            check=True,
-            capture_output=True,
-        )
+        beside = Path(sys.executable).with_name("py-spy")
+        command = [str(beside) if beside.exists() else "py-spy", "record", "--nonblocking", "--full-filenames"]
+        asked = f"--pid {on.router.pid} --rate {HERTZ} --duration {seconds} --format raw".split()
+        subprocess.run([*command, *asked, "--output", str(out)], check=True, capture_output=True)
         return out.read_text().splitlines()
 
 

@@ -29,7 +29,7 @@ class Taken:
 def _request(number: int, max_tokens: int) -> pb.GenerateRequest:
     sampling = pb.Sampling(max_tokens=max_tokens, ignore_eos=True)
     return pb.GenerateRequest(
-        request_id=f"r{number}", model="simulated", text=f"stream {number} of many", sampling=sampling
+        request_id=f"r{number}", model="simulated", prompt=f"stream {number} of many", sampling=sampling
     )
 
 
