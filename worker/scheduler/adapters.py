@@ -3,8 +3,11 @@
 A sequence is admitted when its adapter is ready in a slot, and as long as any of an adapter's sequences has a place the slot stays its
 own: a step never names more adapters than there are slots, and none that is not there. A slot that nobody uses goes to whoever waits and
 comes first. Where all are in use, whoever has waited `adapter_wait_s` reserves one: its adapter has had it `adapter_slice_s` and gets
-nobody admitted any more; what still runs on it after another `adapter_wait_s` is preempted. So everyone comes to a slot in bounded time,
-and nobody loses one that it could not use.
+nobody admitted any more; what still runs on it after a while (`_grace`) is preempted. So everyone comes to a slot in bounded time, and
+nobody loses one that it could not use.
+
+At most half of the slots are reserved at a time, those whose adapters have the fewest sequences: adapters that are asked for most keep
+their slots and fill the batch, and the many that are asked for little take turns on the others.
 """
 
 from collections import Counter
@@ -47,6 +50,7 @@ class Adapters:
         self._retired = retired
         self._slots = [AdapterSlot(number=number) for number in range(config.max_adapters if loader else 0)]
         self._adapters: dict[bytes, Adapter] = {}
+        self._late = 0  # adapters that have waited long
         self._uses = 0
         self._told: tuple[AdapterStats, ...] | None = ()  # None: something has changed since
         self.now = 0.0  # the time of the call that is made of the scheduler
@@ -107,6 +111,7 @@ class Adapters:
                 self._assign(slot, adapter)
             elif now - since >= self._config.adapter_wait_s:
                 late.append((since, adapter))
+        self._late = len(late)
         for _, adapter in sorted(late, key=lambda item: item[0]):
             self._reserve(adapter, now)
         self.settle()
@@ -115,12 +120,20 @@ class Adapters:
 
     def overdue(self, now: float) -> set[Adapter]:
         """Adapters whose slots others have reserved for so long that their sequences are to go."""
-        wait = self._config.adapter_wait_s
+        grace = self._grace
         return {
             slot.adapter
             for slot in self._slots
-            if slot.reserved is not None and slot.adapter is not None and now - slot.reserved_at >= wait
+            if slot.reserved is not None and slot.adapter is not None and now - slot.reserved_at >= grace
         }
+
+    @property
+    def _grace(self) -> float:
+        """Seconds for which what runs on a reserved slot may go on: the longer, the more turns the others have to wait for anyway. Most of
+        it ends by itself then, and nothing is computed twice."""
+        turns = -(-self._late // max(1, len(self._slots) // 2))
+        wait, most = self._config.adapter_wait_s, self._config.adapter_grace_s
+        return max(wait, min(most, turns * wait))
 
     def settle(self) -> None:
         """Reserved slots that are free go to who reserved them; nobody keeps a reservation who needs it no more."""
@@ -155,19 +168,20 @@ class Adapters:
         return min(spare, key=lambda slot: (slot.adapter is not None, slot.used), default=None)
 
     def _reserve(self, adapter: Adapter, now: float) -> None:
-        """The slot with the fewest sequences, of those that have been what they are for long enough."""
+        """One of the half of the slots whose adapters have the fewest sequences, waiting ones too; of those that have been what they are
+        for long enough, the first."""
         if any(slot.reserved is adapter for slot in self._slots):
             return
         latest = now - self._config.adapter_slice_s
-        able = [
-            (slot.adapter.residents, slot.since, slot.number, slot)
+        ranked = sorted(
+            (slot.adapter.live, slot.since, slot.number, slot)
             for slot in self._slots
-            if slot.adapter is not None and slot.ready and slot.reserved is None
-            if slot.since <= latest and slot.offered and not slot.adapter.pinned
-        ]
-        if able:
-            slot = min(able)[-1]
-            slot.reserved, slot.reserved_at = adapter, now
+            if slot.adapter is not None and not slot.adapter.pinned
+        )
+        for *_, slot in ranked[: max(1, len(ranked) // 2)]:
+            if slot.ready and slot.reserved is None and slot.since <= latest and slot.offered:
+                slot.reserved, slot.reserved_at = adapter, now
+                return
 
     def _assign(self, slot: AdapterSlot, adapter: Adapter) -> None:
         self._vacate(slot)

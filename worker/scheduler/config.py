@@ -30,9 +30,8 @@ class SchedulerConfig:
     least_itl_s: float = 0.025  # the least that None comes to
     first_output_tokens: float = 64.0
     max_adapters: int = 0  # device slots, and so the most different adapters in a step; 0: adapters are not served
-    adapter_wait_s: float = (
-        1.0  # after which an adapter without a slot reserves one, and after that again, has it vacated
-    )
+    adapter_wait_s: float = 1.0  # after which an adapter without a slot reserves one
+    adapter_grace_s: float = 4.0  # after which at the latest what runs on a reserved slot is preempted
     adapter_slice_s: float = 0.5  # for which an adapter has its slot before another may reserve it
 
     def __post_init__(self) -> None:
@@ -54,6 +53,7 @@ class SchedulerConfig:
             "starve_s",
             "max_adapters",
             "adapter_wait_s",
+            "adapter_grace_s",
             "adapter_slice_s",
         ):
             if getattr(self, name) < 0:

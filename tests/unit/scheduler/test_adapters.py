@@ -103,9 +103,47 @@ def test_c10_all_of_many_adapters_come_to_the_only_slot_in_turn():
     keys = [key for digest in digests for _ in range(6) for key in r.submit(PROMPT, adapter=digest, max_tokens=230)]
     first = [keys[6 * number] for number in range(6)]
     wait = until_started(r, first)
-    assert wait < 6 * (2 * r.config.adapter_wait_s + r.config.adapter_slice_s)
+    assert wait < 6 * (r.config.adapter_wait_s + r.config.adapter_grace_s + r.config.adapter_slice_s)
     r.run(20_000)
     r.assert_as_alone(keys)
+
+
+def test_adapters_that_many_wait_for_keep_their_slots_while_the_others_take_turns_on_half_of_them():
+    r = rig(
+        max_adapters=4,
+        max_running=32,
+        num_blocks=2_000,
+        max_waiting=1_000,
+        max_waiting_per_tenant=1_000,
+        check=False,
+    )
+    hot = {
+        digest: [key for _ in range(30) for key in r.submit(PROMPT, adapter=digest, max_tokens=230)]
+        for digest in (A, B)
+    }
+    until_started(r, [keys[0] for keys in hot.values()])
+    digests = [bytes([number]) * 32 for number in range(10, 20)]
+    others = [key for digest in digests for key in r.submit(PROMPT, adapter=digest, max_tokens=230)]
+    while not started(r, others):
+        while r.device.orders:
+            r.load()
+        r.step()
+        there = {one.digest for one in r.scheduler.stats(r.now).adapters if one.ready}
+        asked = {digest for digest, keys in hot.items() if sum(key not in r.finished for key in keys) > 1}
+        assert asked <= there
+    r.run(20_000)
+    r.assert_as_alone([*hot[A], *hot[B], *others])
+
+
+def test_what_runs_on_a_reserved_slot_may_go_on_the_longer_the_more_turns_are_waited_for():
+    waits = []
+    for others in (1, 6):
+        r = rig(max_adapters=1, max_running=8, adapter_slice_s=0.0, adapter_wait_s=0.2, adapter_grace_s=0.8)
+        r.submit(PROMPT, adapter=A, max_tokens=230)
+        until_started(r, [*r.tokens])
+        keys = [r.submit(PROMPT, adapter=bytes([9 + number]) * 32, max_tokens=230)[0] for number in range(others)]
+        waits.append(until_started(r, keys[:1]))
+    assert waits[0] < 0.6 < waits[1] < 1.3
 
 
 def test_a_tenants_adapters_take_turns():

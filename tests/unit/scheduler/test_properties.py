@@ -48,6 +48,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_preemptions=st.integers(0, 3),
         max_adapters=st.integers(0, 3),
         adapter_wait_s=st.sampled_from([0.0, 0.1, 5.0]),
+        adapter_grace_s=st.sampled_from([0.0, 0.3, 5.0]),
         adapter_slice_s=st.sampled_from([0.0, 0.1]),
     )
     def start(self, **settings: object) -> None:
