@@ -47,7 +47,12 @@ class Shape(NamedTuple):
 
 def joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """All tensors as one, uint8 [bytes], in the given order."""
-    return torch.cat([tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in tensors])
+    return torch.cat([_flat(tensor).view(torch.uint8) for tensor in tensors])
+
+
+def _flat(tensor: torch.Tensor) -> torch.Tensor:
+    """All values, one apart: torch calls a single value contiguous, and then keeps whatever stride it has."""
+    return tensor.contiguous().as_strided((tensor.numel(),), (1,))
 
 
 def parted(joint: torch.Tensor, shapes: Sequence[Shape]) -> list[Array]:

@@ -1,0 +1,123 @@
+"""The script for a GPU: parts run, go on where an earlier run ended, tell what does not hold, and need what a bare machine has."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.bench.gpu.attention import fitting
+from tests.bench.gpu.bed import Bed
+from tests.bench.gpu.record import Record, facts, sources, table
+from tests.conftest import ROOT
+
+# Runs argv[1:] where what a bare GPU machine lacks cannot be found.
+BARE = """
+import importlib.abc, runpy, sys
+
+class Missing(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name.partition(".")[0] in %r:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Missing())
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+LACKING = (
+    "grpc", "grpc_health", "google", "gguf", "opentelemetry", "prometheus_client", "uvloop", "fastapi", "openai", "pytest", "router",
+    "octavo", "protos",
+)  # fmt: skip
+
+
+def check(out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [
+        sys.executable,
+        "-c",
+        BARE % (LACKING,),
+        "tests/bench/gpu_check.py",
+        "--dry",
+        "--out",
+        str(out),
+        *arguments,
+    ]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=110, check=False)
+
+
+def test_on_a_bare_machine_parts_run_and_a_further_run_takes_up_the_rest(tmp_path: Path) -> None:
+    first = check(tmp_path, "--parts", "prefill,rows,lora")
+    assert first.returncode == 0, first.stdout + first.stderr
+    held = json.loads((tmp_path / "gpu_check.json").read_text())
+    assert list(held["parts"]) == ["prefill", "rows", "lora"]
+    assert all(part["rows"] and part["error"] is None for part in held["parts"].values())
+    assert set(held["rates"]) == {"copy", "product"}
+    second = check(tmp_path, "--parts", "rows,end_to_end", "--limit", "100")
+    assert second.returncode == 0, second.stdout + second.stderr
+    told = json.loads((tmp_path / "gpu_check.json").read_text())
+    assert told["parts"]["rows"] == held["parts"]["rows"], "what an earlier run ended is not run again"
+    engines = told["parts"]["end_to_end"]["rows"]
+    assert {(row["overlap"], row["graphs"]) for row in engines if row["engine"] == "octavo"} == {
+        (True, True), (False, True), (True, False),
+    }  # fmt: skip
+    assert {row["engine"] for row in engines} == {"octavo", "cost of deterministic", "transformers generate"}
+    assert "## end_to_end" in (tmp_path / "gpu_check.md").read_text()
+
+
+def record() -> Record:
+    return Record(facts=facts(Bed.present(dry=True)))
+
+
+def test_parts_that_failed_run_again_and_other_sources_start_anew(tmp_path: Path) -> None:
+    held = record()
+    held.parts = {
+        "rows": {"seconds": 1.0, "rows": [{"kernel": "x", "equal": True}], "error": None},
+        "lora": {"seconds": 1.0, "rows": [], "error": "Traceback"},
+    }
+    held.write(tmp_path)
+    assert held.failed() == ["lora"]
+    again = record()
+    again.take_over(tmp_path / "gpu_check.json")
+    assert list(again.parts) == ["rows"]
+    other = record()
+    other.facts["sources"] = "others"
+    assert "another sources" in other.take_over(tmp_path / "gpu_check.json")
+    assert not other.parts
+
+
+def test_checks_that_do_not_hold_and_aims_that_are_missed_are_told(tmp_path: Path) -> None:
+    held = record()
+    rows = [{"kernel": "x", "equal": True, "off": 0.5}, {"kernel": "y", "equal": False, "off": None}]
+    aims = [{"batch": 16, "of_copy": share, "aim": 0.8, "reached": share > 0.8} for share in (0.5, 0.9)]
+    held.parts = {
+        "kernels": {"seconds": 1.0, "rows": rows, "error": None},
+        "decode": {"seconds": 2.0, "rows": aims, "error": None},
+    }
+    assert [row["kernel"] for row in held.wrong()] == ["y"]
+    told = "\n".join(held.lines())
+    assert "checks that do not hold: 1" in told
+    assert "Aims: 1 of 2 reached" in told
+    assert "MISSED (0.8): decode: batch 16, of_copy 0.5" in told
+    assert list(table(rows)) == [
+        "| kernel | equal | off |",
+        "| --- | --- | --- |",
+        "| x | yes | 0.5 |",
+        "| y | no | - |",
+    ]
+
+
+def test_sources_have_another_digest_when_one_changes(tmp_path: Path) -> None:
+    (tmp_path / "kernels").mkdir()
+    digests = []
+    for text in ("a = 1", "a = 2", "a = 1"):
+        (tmp_path / "kernels" / "x.py").write_text(text)
+        digests.append(sources(tmp_path))
+    assert digests[0] == digests[2] != digests[1]
+
+
+@pytest.mark.parametrize(
+    ("asked", "free", "batch"), [(256, 1 << 40, 256), (256, 80 << 30, 512), (256, 20 << 30, 128), (16, 1, 1)]
+)
+def test_a_batch_is_cut_to_what_memory_holds(asked: int, free: int, batch: int) -> None:
+    """Of 32k tokens at 4,096 bytes: 128 MiB a sequence, in four fifths of what is free."""
+    assert fitting(asked, 4096 * 32768, free) == min(asked, batch)
