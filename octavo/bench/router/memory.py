@@ -19,6 +19,7 @@ from shared.hashing import BLOCK_SIZE, chain
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _MB, _US, _MS = 1e6, 1e6, 1e3
 TICK_S = 0.0005
+REPORT_EVERY = 16  # prompts: all workers tell of another load, so that all get some
 
 
 def resident() -> int:
@@ -39,6 +40,8 @@ def unique_prompts(
     for count in range(1, looks[-1] + 1):
         marks = prompt_marks(linked, array("I", luck.randbytes(4 * tokens)))
         want = Want(key=marks.key, hashes=marks.hashes, prompt_tokens=tokens, choices=1)
+        if not count % REPORT_EVERY:
+            made.report(luck, blocks)
         link, judged = made.decide(want)
         made.placing.sent(count, link.member, judged)
         made.placing.begun(count)

@@ -7,9 +7,9 @@ from typing import Any
 from octavo.bench.router import decision, memory, streams
 from octavo.bench.router.streams import Shape
 
-LENGTH = 256  # tokens of a request, where requests end
-PACE_MS = 20.0  # between two tokens of one request, beside which first tokens are measured
-SLOW_MS = 200.0  # the same, of many streams
+LENGTH = 128  # tokens of a request, of many streams
+SLOW_MS = 200.0  # between two tokens of one request, of many streams
+PROBES_PER_S, PROBE = 30.0, 16  # requests beside streams, whose first tokens are measured, and their tokens
 Found = Mapping[str, Any]
 
 
@@ -75,13 +75,13 @@ def _generate(settings: Settings, before: Found) -> Any:
 def _ttft(settings: Settings, before: Found) -> Any:
     """At half of the most that was measured."""
     rate = settings.rate or before.get("tokens", {}).get("tokens_per_s", 40_000.0) / 2
-    return streams.first_tokens(rate, settings.shape, length=LENGTH, step_ms=PACE_MS)
+    return streams.first_tokens(rate, settings.shape, probes_per_s=PROBES_PER_S, length=PROBE)
 
 
 def _streams(settings: Settings, before: Found) -> Any:
     del before
     shape = Shape(streams=settings.many, workers=settings.workers, seconds=6.0 * settings.seconds)
-    return streams.many(shape, length=LENGTH // 2, step_ms=SLOW_MS)
+    return streams.many(shape, length=LENGTH, step_ms=SLOW_MS)
 
 
 def _profile(settings: Settings, before: Found) -> Any:

@@ -18,6 +18,7 @@ from octavo.bench.router.rig import OTHER_CORE, Rig, pin, rig
 from octavo.bench.router.sink import Sink
 
 ENDLESS = 1 << 19  # tokens: longer than any measurement
+STARTING_AT_ONCE = 16
 STARTING_S = 60.0  # in which all streams must have begun
 SETTLING_S = 2.0
 _MB = 1e6
@@ -34,11 +35,11 @@ class Shape:
 
 def _opened(on: Rig, shape: Shape, max_tokens: int) -> Sink:
     """A sink whose streams have all begun."""
-    sink = Sink(address=on.http)
+    sink, deadline = Sink(address=on.http), time.perf_counter() + STARTING_S
     for _ in range(shape.streams):
         sink.ask(max_tokens)
-        sink.read(time.perf_counter() + 0.001)
-    deadline = time.perf_counter() + STARTING_S
+        while sink.open - len(sink.firsts) > STARTING_AT_ONCE and time.perf_counter() < deadline:
+            sink.read(time.perf_counter() + 0.001)
     while len(sink.firsts) < shape.streams:
         if time.perf_counter() > deadline:
             raise TimeoutError(f"of {shape.streams} streams {len(sink.firsts)} began")
@@ -115,39 +116,32 @@ def over_grpc(shape: Shape, *, one_session: bool) -> dict[str, float]:
     return {**found, "router_core_busy": busy, "tokens_per_message": found["tokens_per_s"] / found["messages_per_s"]}
 
 
-def first_tokens(tokens_per_s: float, shape: Shape, *, length: int, step_ms: float) -> dict[str, float]:
-    """What the router adds to the first token while it carries so many tokens a second: requests of `length` tokens come as a Poisson
-    process, workers give the first token at once and one more each `step_ms`.
+def first_tokens(tokens_per_s: float, shape: Shape, *, probes_per_s: float, length: int) -> dict[str, float]:
+    """What the router adds to the first token while its streams carry so many tokens a second: beside them requests of `length` tokens come
+    as a Poisson process, to each of which workers give the first token at once.
     """
     pin(OTHER_CORE)
-    rate, arrivals = tokens_per_s / length, random.Random(0)
-    with rig(workers=shape.workers, step_ms=step_ms) as on:
-        sink = Sink(address=on.http)
-        ramp = length * step_ms / 1000
+    arrivals = random.Random(0)
+    with rig(workers=shape.workers, step_ms=1000 * shape.streams / tokens_per_s) as on:
+        sink = _opened(on, shape, ENDLESS)
+        sink.read(time.perf_counter() + SETTLING_S)
+        before, tokens, cpu = len(sink.firsts), sink.counts.tokens, on.cpu_seconds()
         began = due = time.perf_counter()
-        measured = began + ramp + SETTLING_S
-        end = measured + shape.seconds
-        fresh: list[int] = []
-        while (now := time.perf_counter()) < end:
-            if now >= measured and not fresh:
-                fresh = [len(sink.firsts), sink.counts.tokens]
-                cpu = on.cpu_seconds()
+        while (now := time.perf_counter()) < began + shape.seconds:
             if now >= due:
                 sink.ask(length)
-                due += arrivals.expovariate(rate)
-            sink.read(min(due, end, now + 0.05))
-        used, streams = on.cpu_seconds() - cpu, sink.open
-        firsts = sorted(1000 * each for each in sink.firsts[fresh[0] :])
-        tokens = sink.counts.tokens - fresh[1]
+                due += arrivals.expovariate(probes_per_s)
+            sink.read(min(due, began + shape.seconds))
+        took, used, tokens = time.perf_counter() - began, on.cpu_seconds() - cpu, sink.counts.tokens - tokens
+        firsts = sorted(1000 * each for each in sink.firsts[before:])
         sink.close()
     return {
-        "tokens_per_s": tokens / shape.seconds,
-        "requests_per_s": len(firsts) / shape.seconds,
-        "streams_at_once": float(streams),
+        "tokens_per_s": tokens / took,
+        "probes": float(len(firsts)),
         "added_ttft_p50_ms": percentile(firsts, 50),
         "added_ttft_p99_ms": percentile(firsts, 99),
         "added_ttft_max_ms": firsts[-1],
-        "router_core_busy": used / shape.seconds,
+        "router_core_busy": used / took,
     }
 
 
