@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from octavo.bench.adapters import beside, measure
-from octavo.bench.adapters.cases import Case, arriving, at_once, drawn, parsed
+from octavo.bench.adapters.cases import Case, arriving, at_once, drawn, parsed, repeated
 from octavo.bench.adapters.engine import AdaptedEngine, Ask, Run, Step
 from octavo.bench.metrics import Timeline
 from octavo.bench.workload import Item, Probes, Workload
@@ -43,6 +43,14 @@ def test_arrivals_keep_their_moments_whatever_the_number_of_adapters() -> None:
     assert [ask.at for ask in few] == [ask.at for ask in many]
     assert len(few) == pytest.approx(1000, rel=0.15)
     assert {ask.adapter for ask in many} == set(range(24))
+
+
+def test_no_two_requests_of_a_run_have_a_prompt_in_common_which_the_base_alone_would_find_in_its_cache() -> None:
+    items = tuple(Item(prompt=tuple(range(100 * number, 100 * number + 24)), output_tokens=3) for number in range(1, 5))
+    found = repeated(items, 10)
+    assert (found[:4], len(found)) == (list(items), 10)
+    assert len({item.prompt[:16] for item in found}) == 10
+    assert [sorted(item.prompt) for item in found[4:8]] == [list(item.prompt) for item in items]
 
 
 @pytest.mark.parametrize("text", ["0/4", "4", "a/b", "4/", "1/10000", "cliffs"])

@@ -11,6 +11,7 @@ from octavo.bench.workload import Item
 
 RUNNING = 64  # requests at a time, the worker's default
 SKEW = 1.0
+_APART = 11  # tokens between the turns of one request: prompts are longer, and pairs of runs turn by less
 _CASE = re.compile(r"([1-9]\d{0,3})/([1-9]\d{0,3})")
 
 
@@ -62,6 +63,13 @@ def turned(items: Sequence[Item], turn: int) -> list[Item]:
     """The same requests with their prompts turned by so many tokens: as much work, and new to a prefix cache that knows others."""
     ends = [turn % len(item.prompt) for item in items]
     return [replace(item, prompt=item.prompt[end:] + item.prompt[:end]) for item, end in zip(items, ends, strict=True)]
+
+
+def repeated(items: Sequence[Item], requests: int) -> list[Item]:
+    """So many, in order and over again, each turned then: else the base alone would find again in its prefix cache what requests with
+    different adapters have to compute."""
+    rounds = -(-requests // len(items))
+    return [item for number in range(rounds) for item in turned(items, _APART * number)][:requests]
 
 
 def at_once(items: Sequence[Item], adapters: Sequence[int] | None) -> list[Ask]:

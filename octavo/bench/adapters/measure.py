@@ -18,7 +18,7 @@ from typing import Any
 from octavo import demo_adapters
 from octavo.bench import metrics, rates
 from octavo.bench.adapters import beside
-from octavo.bench.adapters.cases import Case, arriving, at_once, turned
+from octavo.bench.adapters.cases import Case, arriving, at_once, repeated, turned
 from octavo.bench.adapters.engine import AdaptedEngine, Ask, Run
 from octavo.bench.engine import parts_of
 from octavo.bench.model import dtype_of
@@ -158,7 +158,7 @@ def _warm_up(engine: AdaptedEngine, asks: Sequence[Ask]) -> None:
 def _retained(bench: Bench, case: Case) -> dict[str, Any]:
     """Pairs of the same requests without adapters and with them, on one engine."""
     asked = bench.asked
-    items = asked.workload.first(case.requests(asked.requests)).items
+    items = repeated(asked.workload.items, case.requests(asked.requests))
     adapters = case.adapters(len(items), asked.seed)
     pairs = []
     with bench.engine(max_adapters=case.slots, max_running=case.running) as engine:
