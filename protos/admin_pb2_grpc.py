@@ -89,6 +89,11 @@ class AdminStub:
                 request_serializer=protos_dot_admin__pb2.ListWorkersRequest.SerializeToString,
                 response_deserializer=protos_dot_admin__pb2.ListWorkersResponse.FromString,
                 _registered_method=True)
+        self.Drain = channel.unary_unary(
+                '/octavo.v1.Admin/Drain',
+                request_serializer=protos_dot_admin__pb2.DrainWorkerRequest.SerializeToString,
+                response_deserializer=protos_dot_admin__pb2.DrainWorkerResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServicer:
@@ -164,6 +169,14 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Drain(self, request, context):
+        """A worker takes nothing new from now on, from any router, until it is started anew. Answers when nothing runs there any more; what has
+        not ended by the deadline goes on at another worker. Whoever leaves before the answer changes nothing of it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -221,6 +234,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.ListWorkers,
                     request_deserializer=protos_dot_admin__pb2.ListWorkersRequest.FromString,
                     response_serializer=protos_dot_admin__pb2.ListWorkersResponse.SerializeToString,
+            ),
+            'Drain': grpc.unary_unary_rpc_method_handler(
+                    servicer.Drain,
+                    request_deserializer=protos_dot_admin__pb2.DrainWorkerRequest.FromString,
+                    response_serializer=protos_dot_admin__pb2.DrainWorkerResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -520,6 +538,33 @@ class Admin:
             '/octavo.v1.Admin/ListWorkers',
             protos_dot_admin__pb2.ListWorkersRequest.SerializeToString,
             protos_dot_admin__pb2.ListWorkersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Drain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/octavo.v1.Admin/Drain',
+            protos_dot_admin__pb2.DrainWorkerRequest.SerializeToString,
+            protos_dot_admin__pb2.DrainWorkerResponse.FromString,
             options,
             channel_credentials,
             insecure,

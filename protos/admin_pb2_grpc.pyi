@@ -52,6 +52,10 @@ class AdminStub:
     QueryAudit: _grpc.UnaryUnaryMultiCallable[_admin_pb2.QueryAuditRequest, _admin_pb2.QueryAuditResponse]
     ListWorkers: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListWorkersRequest, _admin_pb2.ListWorkersResponse]
     """Workers as the answering router process sees them."""
+    Drain: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DrainWorkerRequest, _admin_pb2.DrainWorkerResponse]
+    """A worker takes nothing new from now on, from any router, until it is started anew. Answers when nothing runs there any more; what has
+    not ended by the deadline goes on at another worker. Whoever leaves before the answer changes nothing of it.
+    """
 
 @_typing.type_check_only
 class AdminAsyncStub(AdminStub):
@@ -71,6 +75,10 @@ class AdminAsyncStub(AdminStub):
     QueryAudit: _aio.UnaryUnaryMultiCallable[_admin_pb2.QueryAuditRequest, _admin_pb2.QueryAuditResponse]  # type: ignore[assignment]
     ListWorkers: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListWorkersRequest, _admin_pb2.ListWorkersResponse]  # type: ignore[assignment]
     """Workers as the answering router process sees them."""
+    Drain: _aio.UnaryUnaryMultiCallable[_admin_pb2.DrainWorkerRequest, _admin_pb2.DrainWorkerResponse]  # type: ignore[assignment]
+    """A worker takes nothing new from now on, from any router, until it is started anew. Answers when nothing runs there any more; what has
+    not ended by the deadline goes on at another worker. Whoever leaves before the answer changes nothing of it.
+    """
 
 class AdminServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -153,5 +161,15 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.ListWorkersResponse, _abc.Awaitable[_admin_pb2.ListWorkersResponse]]:
         """Workers as the answering router process sees them."""
+
+    @_abc_1.abstractmethod
+    def Drain(
+        self,
+        request: _admin_pb2.DrainWorkerRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.DrainWorkerResponse, _abc.Awaitable[_admin_pb2.DrainWorkerResponse]]:
+        """A worker takes nothing new from now on, from any router, until it is started anew. Answers when nothing runs there any more; what has
+        not ended by the deadline goes on at another worker. Whoever leaves before the answer changes nothing of it.
+        """
 
 def add_AdminServicer_to_server(servicer: AdminServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

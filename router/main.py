@@ -80,7 +80,7 @@ async def _operators(
     if tenants.store is None or tenants.keyring is None:
         yield {}
         return
-    admin = Admin(tenants.store, tenants.keyring, service.workers)
+    admin = Admin(tenants.store, tenants.keyring, service.workers, service.drain)
     async with admin_edges(admin, settings, gate.able, shared=shared) as addresses:
         yield addresses
 

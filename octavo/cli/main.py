@@ -4,10 +4,10 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from octavo.cli import adapters, audit, bench, chat, demo, key, prefix, pull, serve, tenant, usage, version
+from octavo.cli import adapters, audit, bench, chat, demo, key, prefix, pull, serve, tenant, usage, version, worker
 from shared.errors import OctavoError
 
-COMMANDS = (serve, pull, chat, adapters, demo, tenant, key, prefix, usage, audit, bench, version)
+COMMANDS = (serve, pull, chat, adapters, demo, tenant, key, prefix, usage, audit, worker, bench, version)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -2,19 +2,21 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from router.admin.paging import Page, Paged, number_of, paged
+from router.fleet.drain import Drained
 from router.fleet.report import WorkerReport
 from router.tenancy.caller import OPEN_CALLER, Caller
 from router.tenancy.keyring import Keyring
 from router.tenancy.keys import NewKey, new_key
-from router.tenancy.records import KeyRecord, Scope, TenantRecord, check_name
+from router.tenancy.records import AuditRecord, KeyRecord, Scope, TenantRecord, check_name
 from router.tenancy.store import AuditLine, AuditQuery, Snapshot, Store, UsageLine, UsageQuery, UsageTotal
 from shared.errors import InvalidRequest, NotFound, Unauthenticated
 
 MOST_TENANTS = 1_000  # of one call
+MOST_DRAIN_SECONDS = 86_400.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,12 +50,14 @@ class Admin:
         store: Store,
         keyring: Keyring,
         workers: Callable[[], Sequence[WorkerReport]],
+        drain: Callable[[str, float | None], Awaitable[Drained]],
         *,
         clock: Callable[[], float] = time.time,
     ):
         self._store = store
         self._keyring = keyring
         self._clock = clock
+        self._drain = drain
         self.workers = workers
 
     def operator(self, credentials: str | None, origin: str) -> Operator:
@@ -124,6 +128,30 @@ class Admin:
         check_name(name, "name")  # who gives the key itself does not read it again in the error
         await self._store.revoke_key(tenant, name, actor=operator.actor, origin=operator.origin)
         await self._keyring.refresh()
+
+    # ---- workers
+
+    async def drain(self, operator: Operator, worker: str, seconds: float | None) -> Drained:
+        """The worker of this target or worker_id takes nothing new. Returns when nothing runs there any more; by then the log has it,
+        whoever waited. Raises NotFound, or Unavailable.
+        """
+        if seconds is not None and not (math.isfinite(seconds) and 0 <= seconds <= MOST_DRAIN_SECONDS):
+            message = f"deadline_seconds must be from 0 to {MOST_DRAIN_SECONDS:g}"
+            raise InvalidRequest(message, param="deadline_seconds")
+        found = next((each for each in self.workers() if worker and worker in (each.target, each.worker_id)), None)
+        if found is None:
+            raise NotFound(f"no worker {worker[:200]!r}", param="worker")
+        line = AuditRecord(
+            time=self._clock(),
+            actor=operator.actor,
+            action="worker.drain",
+            subject=found.target,
+            detail="" if seconds is None else f"deadline {seconds:g} s",
+            origin=operator.origin,
+            before=found.state,
+        )
+        await self._store.note(line)
+        return await self._drain(found.target, seconds)
 
     # ---- books
 

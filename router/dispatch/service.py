@@ -17,6 +17,7 @@ from router.dispatch.pace import Pace
 from router.dispatch.prefixes import PublicPrefixes
 from router.dispatch.settings import DispatchSettings
 from router.dispatch.validate import bad_words, check_prompt, resolve_sampling, stop_tokens
+from router.fleet.drain import Drained, drain
 from router.fleet.fleet import Fleet, Pool
 from router.fleet.report import WorkerReport, report
 from router.metrics import RouterMetrics
@@ -158,6 +159,10 @@ class RouterService:
     def workers(self) -> Sequence[WorkerReport]:
         """Every target, and the worker there."""
         return [report(link, self._clock()) for link in self._fleet.links]
+
+    async def drain(self, target: str, seconds: float | None = None) -> Drained:
+        """The worker there takes nothing new; see fleet.drain."""
+        return await drain(self._fleet.links, target, seconds)
 
     async def aclose(self) -> None:
         """End every request and cut every link."""

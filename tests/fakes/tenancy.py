@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any
 
+from router.fleet.drain import Drained
 from router.tenancy.keys import NewKey, new_key
 from router.tenancy.records import Limits, Scope, TenantRecord
 from router.tenancy.store import Settlement, Store, Wanted
@@ -16,6 +17,11 @@ def tenant(name: str, **fields: Any) -> TenantRecord:
     """A tenant; limits may be given by their names."""
     limits = {key: fields.pop(key) for key in list(fields) if key in _LIMITS}
     return TenantRecord(name=name, limits=Limits(**limits), **fields)
+
+
+async def no_drain(target: str, seconds: float | None) -> Drained:
+    """Of a router whose workers nobody is to drain."""
+    raise AssertionError(f"{target} was drained within {seconds}")
 
 
 async def add(

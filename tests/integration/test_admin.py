@@ -65,7 +65,7 @@ async def admin(tmp_path: Path) -> AsyncIterator[Operators]:
     plain = await tenancy.add(store, "acme", requests_per_minute=60)
     keyring = Keyring(store, clock=clock)
     await keyring.refresh()
-    service = Admin(store, keyring, lambda: [WORKER], clock=clock)
+    service = Admin(store, keyring, lambda: [WORKER], tenancy.no_drain, clock=clock)
     http = await http_server.start(make_admin_app(service, max_body_bytes=1 << 16), "127.0.0.1", 0)
     calls = await grpc_server.start(service, lambda: True, "127.0.0.1", 0)
     bearer = {"authorization": f"Bearer {key}"}
@@ -86,6 +86,7 @@ ROUTES = (
     ),
     *(("PUT", "/tenants/acme"), ("DELETE", "/tenants/acme"), ("POST", "/tenants:apply"), ("GET", "/nothing")),
     *(("POST", "/tenants/acme/keys"), ("DELETE", "/tenants/acme/keys/main")),
+    ("POST", "/workers/w1:drain"),
 )
 CALLS: tuple[tuple[str, Any], ...] = (
     ("ListTenants", pb.ListTenantsRequest()),
@@ -99,6 +100,7 @@ CALLS: tuple[tuple[str, Any], ...] = (
     ("SumUsage", pb.SumUsageRequest()),
     ("QueryAudit", pb.QueryAuditRequest()),
     ("ListWorkers", pb.ListWorkersRequest()),
+    ("Drain", pb.DrainWorkerRequest(worker="w1")),
 )
 
 
@@ -126,7 +128,7 @@ async def test_while_no_tenant_is_made_nobody_is_an_operator(tmp_path: Path) -> 
     store = SqliteStore(tmp_path / "octavo.db")
     keyring = Keyring(store)
     await keyring.refresh()
-    service = Admin(store, keyring, list)
+    service = Admin(store, keyring, list, tenancy.no_drain)
     for key in (None, "", "octk-abcdefghijkl-" + "x" * 43):
         with pytest.raises(OctavoError, match="octavo key create"):
             service.operator(key, "127.0.0.1")

@@ -201,6 +201,24 @@ async def test_a_drain_lets_what_runs_finish_and_takes_nothing_new():
         assert not router.over
 
 
+async def test_a_drain_goes_on_to_its_deadline_where_nobody_waits_for_it_any_more():
+    async with fake_worker() as worker, played_router(worker) as router, calls(worker.target) as (stub, _):
+        worker.gate.hold()
+        await router.submit(token_request(1, 1, length=8, max_tokens=240))
+        await until(lambda: worker.gate.waiting, "a held step")
+        drain = stub.Drain(pb.DrainRequest(deadline_ms=100))
+        await router.came("draining")
+        drain.cancel()
+
+        def step_and_look():
+            worker.gate.allow(1)
+            return router.finish(1)
+
+        end = await until(step_and_look, "the end")
+        worker.gate.open()
+        assert end.reason is FinishReason.ABORTED
+
+
 async def test_a_drain_aborts_what_is_left_at_its_deadline():
     """Case C15: every stream gets a terminal message."""
     async with fake_worker() as worker, played_router(worker) as router, calls(worker.target) as (stub, _):

@@ -1,5 +1,6 @@
 """The Worker service. Translates and hands over; what is not loaded yet answers UNAVAILABLE."""
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -39,6 +40,7 @@ class WorkerServicer(pb_grpc.WorkerServicer):
 
     def __init__(self) -> None:
         self.loaded: Loaded | None = None
+        self._drains: set[asyncio.Task[int]] = set()
 
     def serving(self) -> bool:
         """Whether new work is taken and gets done."""
@@ -80,10 +82,14 @@ class WorkerServicer(pb_grpc.WorkerServicer):
                 digest = ""
 
     async def Drain(self, request: pb.DrainRequest, context: _Context) -> pb.DrainResponse:
-        """Answers when nothing runs any more, or at the deadline."""
+        """Answers when nothing runs any more, or at the deadline. Whoever leaves before changes nothing of it."""
         loaded = await self._need(context)
         seconds = request.deadline_ms / 1000 if request.HasField("deadline_ms") else loaded.drain_seconds
-        return pb.DrainResponse(unfinished=await loaded.hub.drain(seconds))
+        _LOG.info("told to drain, within %g s", seconds)
+        drain = asyncio.create_task(loaded.hub.drain(seconds), name="drain")
+        self._drains.add(drain)
+        drain.add_done_callback(self._drains.discard)
+        return pb.DrainResponse(unfinished=await asyncio.shield(drain))
 
     async def FlushCache(self, request: pb.FlushCacheRequest, context: _Context) -> pb.FlushCacheResponse:
         """Forgets what nothing uses."""

@@ -100,3 +100,10 @@ class AdminServicer(pb_grpc.AdminServicer):
         """As this process sees them."""
         async with self._called("ListWorkers", context):
             return pb.ListWorkersResponse(workers=map(wire.worker_to_pb, self._admin.workers()))
+
+    async def Drain(self, request: pb.DrainWorkerRequest, context: Context) -> pb.DrainWorkerResponse:
+        """Answers when nothing runs there any more."""
+        async with self._called("Drain", context) as operator:
+            seconds = request.deadline_seconds if request.HasField("deadline_seconds") else None
+            drained = await self._admin.drain(operator, request.worker, seconds)
+            return pb.DrainWorkerResponse(worker_id=drained.worker_id, unfinished=drained.unfinished)

@@ -6,7 +6,7 @@ from starlette.types import ASGIApp
 from router.admin.service import Admin
 from router.edge.http import errors
 from router.edge.http.access import Access
-from router.edge.http.admin import books, tenants
+from router.edge.http.admin import books, tenants, workers
 from router.edge.http.admin.guard import AdminGuard
 from router.edge.http.app import NO_TELEMETRY
 from router.edge.http.body import Bodies
@@ -17,9 +17,12 @@ PREFIX = "/admin/v1"
 def make_admin_app(admin: Admin, *, max_body_bytes: int) -> ASGIApp:
     """The application."""
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, telemetry=NO_TELEMETRY, redirect_slashes=False)
-    app.include_router(tenants.writing(admin, Bodies(limit=max_body_bytes)), prefix=PREFIX)
+    bodies = Bodies(limit=max_body_bytes)
+    app.include_router(tenants.writing(admin, bodies), prefix=PREFIX)
     app.include_router(tenants.reading(admin), prefix=PREFIX)
     app.include_router(books.routes(admin), prefix=PREFIX)
+    app.include_router(workers.reading(admin), prefix=PREFIX)
+    app.include_router(workers.writing(admin, bodies), prefix=PREFIX)
 
     @app.get("/health")
     async def health() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Usage, the audit log, and the workers."""
+"""Usage and the audit log."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -65,10 +65,5 @@ def routes(admin: Admin) -> APIRouter:
             return Response(export.audit(page.items, "csv"), media_type="text/csv", headers={_NEXT: page.next})
         lines = [export.audit_fields(line.record) for line in page.items]
         return JSONResponse({"lines": lines, "next_page_token": page.next})
-
-    @router.get("/workers")
-    async def workers(request: Request) -> Response:
-        given(request, frozenset())
-        return JSONResponse({"workers": [asdict(report) for report in admin.workers()]})
 
     return router
