@@ -104,7 +104,7 @@ def _from_yaml(path: str | None, hints: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     try:
         content = yaml.safe_load(Path(path).read_text()) or {}
-    except (OSError, yaml.YAMLError) as error:
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise ConfigError(f"{path}: {error}") from error
     if not isinstance(content, dict):
         raise ConfigError(f"{path}: must hold keys and values")

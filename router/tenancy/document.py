@@ -48,6 +48,8 @@ def _strings(value: object, where: str) -> tuple[str, ...]:
 def _labels(value: object, where: str) -> Mapping[str, str]:
     if not isinstance(value, Mapping) or not all(isinstance(text, str) for pair in value.items() for text in pair):
         raise _wrong(where, "must hold texts by name")
+    if any("\ud800" <= letter <= "\udfff" for pair in value.items() for text in pair for letter in text):
+        raise _wrong(where, "must hold whole characters, not halves of surrogate pairs")  # which UTF-8 cannot write
     return dict(value)
 
 
@@ -85,7 +87,7 @@ def tenants_from_yaml(text: str) -> list[TenantRecord]:
         raise InvalidRequest(f"the document is longer than {_MOST_CHARACTERS} characters")
     try:
         document = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: numbers and dates that cannot be
         raise InvalidRequest(f"the document is not YAML: {error}") from error
     listed = _mapping(document, "document", frozenset({"tenants"})).get("tenants")
     if not isinstance(listed, list):

@@ -117,3 +117,16 @@ def test_a_name_is_no_formula_of_a_spreadsheet() -> None:
     found = [UsageLine(number=1, charge=_charge("=cmd()"))]
     (row,) = csv.DictReader(io.StringIO(export.lines(found, "csv")))
     assert row["key"] == "'=cmd()"
+
+
+@pytest.mark.parametrize(
+    "text", ["tenants: " + "9" * 5000, "[" * 5000, "tenants: 2026-13-45"], ids=["digits", "depth", "date"]
+)
+def test_what_yaml_cannot_make_is_refused(text: str) -> None:
+    with pytest.raises(InvalidRequest, match="is not YAML"):
+        tenants_from_yaml(text)
+
+
+def test_labels_that_utf8_cannot_write_are_refused() -> None:
+    with pytest.raises(InvalidRequest, match="surrogate"):
+        tenants_from_yaml('tenants: [{name: x, labels: {a: "\\ud800"}}]')
