@@ -544,6 +544,198 @@ class RevokeKeyResponse(_message.Message):
 Global___RevokeKeyResponse: _TypeAlias = RevokeKeyResponse  # noqa: Y015
 
 @_typing.final
+class Prefix(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    SYSTEM_FIELD_NUMBER: _builtins.int
+    MODELS_FIELD_NUMBER: _builtins.int
+    CREATED_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    text: _builtins.str
+    """how a prompt's text begins"""
+    system: _builtins.str
+    """a chat's system message, exactly"""
+    created: _builtins.float
+    """Unix seconds; what is sent here is not read."""
+    @_builtins.property
+    def models(self) -> Global___Patterns:
+        """The served names that it is for; unset: all."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        text: _builtins.str = ...,
+        system: _builtins.str = ...,
+        models: Global___Patterns | None = ...,
+        created: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["begins", b"begins", "models", b"models", "system", b"system", "text", b"text"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begins", b"begins", "created", b"created", "models", b"models", "name", b"name", "system", b"system", "text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_begins: _TypeAlias = _typing.Literal["text", "system"]  # noqa: Y015
+    _WhichOneofArgType_begins: _TypeAlias = _typing.Literal["begins", b"begins"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_begins) -> _WhichOneofReturnType_begins | None: ...
+
+Global___Prefix: _TypeAlias = Prefix  # noqa: Y015
+
+@_typing.final
+class PrefixSummary(_message.Message):
+    """A prefix without its text, of which there are so many characters."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    SYSTEM_FIELD_NUMBER: _builtins.int
+    CHARACTERS_FIELD_NUMBER: _builtins.int
+    MODELS_FIELD_NUMBER: _builtins.int
+    CREATED_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    system: _builtins.bool
+    """a chat's system message, and else a prompt's text"""
+    characters: _builtins.int
+    created: _builtins.float
+    @_builtins.property
+    def models(self) -> Global___Patterns: ...
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        system: _builtins.bool = ...,
+        characters: _builtins.int = ...,
+        models: Global___Patterns | None = ...,
+        created: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["models", b"models"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["characters", b"characters", "created", b"created", "models", b"models", "name", b"name", "system", b"system"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PrefixSummary: _TypeAlias = PrefixSummary  # noqa: Y015
+
+@_typing.final
+class ListPrefixesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    page_size: _builtins.int
+    page_token: _builtins.str
+    def __init__(
+        self,
+        *,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListPrefixesRequest: _TypeAlias = ListPrefixesRequest  # noqa: Y015
+
+@_typing.final
+class ListPrefixesResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PREFIXES_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    @_builtins.property
+    def prefixes(self) -> _containers.RepeatedCompositeFieldContainer[Global___PrefixSummary]: ...
+    def __init__(
+        self,
+        *,
+        prefixes: _abc.Iterable[Global___PrefixSummary] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "prefixes", b"prefixes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListPrefixesResponse: _TypeAlias = ListPrefixesResponse  # noqa: Y015
+
+@_typing.final
+class GetPrefixRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetPrefixRequest: _TypeAlias = GetPrefixRequest  # noqa: Y015
+
+@_typing.final
+class PutPrefixRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PREFIX_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def prefix(self) -> Global___Prefix: ...
+    def __init__(
+        self,
+        *,
+        prefix: Global___Prefix | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["prefix", b"prefix"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["prefix", b"prefix"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PutPrefixRequest: _TypeAlias = PutPrefixRequest  # noqa: Y015
+
+@_typing.final
+class DeletePrefixRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeletePrefixRequest: _TypeAlias = DeletePrefixRequest  # noqa: Y015
+
+@_typing.final
+class DeletePrefixResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeletePrefixResponse: _TypeAlias = DeletePrefixResponse  # noqa: Y015
+
+@_typing.final
 class UsageFilter(_message.Message):
     """since <= time < until; empty texts: of any."""
 

@@ -69,6 +69,26 @@ class AdminStub:
                 request_serializer=protos_dot_admin__pb2.RevokeKeyRequest.SerializeToString,
                 response_deserializer=protos_dot_admin__pb2.RevokeKeyResponse.FromString,
                 _registered_method=True)
+        self.ListPrefixes = channel.unary_unary(
+                '/octavo.v1.Admin/ListPrefixes',
+                request_serializer=protos_dot_admin__pb2.ListPrefixesRequest.SerializeToString,
+                response_deserializer=protos_dot_admin__pb2.ListPrefixesResponse.FromString,
+                _registered_method=True)
+        self.GetPrefix = channel.unary_unary(
+                '/octavo.v1.Admin/GetPrefix',
+                request_serializer=protos_dot_admin__pb2.GetPrefixRequest.SerializeToString,
+                response_deserializer=protos_dot_admin__pb2.Prefix.FromString,
+                _registered_method=True)
+        self.PutPrefix = channel.unary_unary(
+                '/octavo.v1.Admin/PutPrefix',
+                request_serializer=protos_dot_admin__pb2.PutPrefixRequest.SerializeToString,
+                response_deserializer=protos_dot_admin__pb2.Prefix.FromString,
+                _registered_method=True)
+        self.DeletePrefix = channel.unary_unary(
+                '/octavo.v1.Admin/DeletePrefix',
+                request_serializer=protos_dot_admin__pb2.DeletePrefixRequest.SerializeToString,
+                response_deserializer=protos_dot_admin__pb2.DeletePrefixResponse.FromString,
+                _registered_method=True)
         self.QueryUsage = channel.unary_unary(
                 '/octavo.v1.Admin/QueryUsage',
                 request_serializer=protos_dot_admin__pb2.QueryUsageRequest.SerializeToString,
@@ -144,6 +164,32 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListPrefixes(self, request, context):
+        """Public prefixes: prompts that begin with all of one share what is cached of it, and nothing after it, whosever they are.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetPrefix(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PutPrefix(self, request, context):
+        """Makes or replaces it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeletePrefix(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def QueryUsage(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -214,6 +260,26 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.RevokeKey,
                     request_deserializer=protos_dot_admin__pb2.RevokeKeyRequest.FromString,
                     response_serializer=protos_dot_admin__pb2.RevokeKeyResponse.SerializeToString,
+            ),
+            'ListPrefixes': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListPrefixes,
+                    request_deserializer=protos_dot_admin__pb2.ListPrefixesRequest.FromString,
+                    response_serializer=protos_dot_admin__pb2.ListPrefixesResponse.SerializeToString,
+            ),
+            'GetPrefix': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetPrefix,
+                    request_deserializer=protos_dot_admin__pb2.GetPrefixRequest.FromString,
+                    response_serializer=protos_dot_admin__pb2.Prefix.SerializeToString,
+            ),
+            'PutPrefix': grpc.unary_unary_rpc_method_handler(
+                    servicer.PutPrefix,
+                    request_deserializer=protos_dot_admin__pb2.PutPrefixRequest.FromString,
+                    response_serializer=protos_dot_admin__pb2.Prefix.SerializeToString,
+            ),
+            'DeletePrefix': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeletePrefix,
+                    request_deserializer=protos_dot_admin__pb2.DeletePrefixRequest.FromString,
+                    response_serializer=protos_dot_admin__pb2.DeletePrefixResponse.SerializeToString,
             ),
             'QueryUsage': grpc.unary_unary_rpc_method_handler(
                     servicer.QueryUsage,
@@ -430,6 +496,114 @@ class Admin:
             '/octavo.v1.Admin/RevokeKey',
             protos_dot_admin__pb2.RevokeKeyRequest.SerializeToString,
             protos_dot_admin__pb2.RevokeKeyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListPrefixes(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/octavo.v1.Admin/ListPrefixes',
+            protos_dot_admin__pb2.ListPrefixesRequest.SerializeToString,
+            protos_dot_admin__pb2.ListPrefixesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetPrefix(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/octavo.v1.Admin/GetPrefix',
+            protos_dot_admin__pb2.GetPrefixRequest.SerializeToString,
+            protos_dot_admin__pb2.Prefix.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PutPrefix(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/octavo.v1.Admin/PutPrefix',
+            protos_dot_admin__pb2.PutPrefixRequest.SerializeToString,
+            protos_dot_admin__pb2.Prefix.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeletePrefix(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/octavo.v1.Admin/DeletePrefix',
+            protos_dot_admin__pb2.DeletePrefixRequest.SerializeToString,
+            protos_dot_admin__pb2.DeletePrefixResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -47,6 +47,12 @@ class AdminStub:
     """The answer holds the key itself, this once."""
     ListKeys: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListKeysRequest, _admin_pb2.ListKeysResponse]
     RevokeKey: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RevokeKeyRequest, _admin_pb2.RevokeKeyResponse]
+    ListPrefixes: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListPrefixesRequest, _admin_pb2.ListPrefixesResponse]
+    """Public prefixes: prompts that begin with all of one share what is cached of it, and nothing after it, whosever they are."""
+    GetPrefix: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetPrefixRequest, _admin_pb2.Prefix]
+    PutPrefix: _grpc.UnaryUnaryMultiCallable[_admin_pb2.PutPrefixRequest, _admin_pb2.Prefix]
+    """Makes or replaces it."""
+    DeletePrefix: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DeletePrefixRequest, _admin_pb2.DeletePrefixResponse]
     QueryUsage: _grpc.UnaryUnaryMultiCallable[_admin_pb2.QueryUsageRequest, _admin_pb2.QueryUsageResponse]
     SumUsage: _grpc.UnaryUnaryMultiCallable[_admin_pb2.SumUsageRequest, _admin_pb2.SumUsageResponse]
     QueryAudit: _grpc.UnaryUnaryMultiCallable[_admin_pb2.QueryAuditRequest, _admin_pb2.QueryAuditResponse]
@@ -70,6 +76,12 @@ class AdminAsyncStub(AdminStub):
     """The answer holds the key itself, this once."""
     ListKeys: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListKeysRequest, _admin_pb2.ListKeysResponse]  # type: ignore[assignment]
     RevokeKey: _aio.UnaryUnaryMultiCallable[_admin_pb2.RevokeKeyRequest, _admin_pb2.RevokeKeyResponse]  # type: ignore[assignment]
+    ListPrefixes: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListPrefixesRequest, _admin_pb2.ListPrefixesResponse]  # type: ignore[assignment]
+    """Public prefixes: prompts that begin with all of one share what is cached of it, and nothing after it, whosever they are."""
+    GetPrefix: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetPrefixRequest, _admin_pb2.Prefix]  # type: ignore[assignment]
+    PutPrefix: _aio.UnaryUnaryMultiCallable[_admin_pb2.PutPrefixRequest, _admin_pb2.Prefix]  # type: ignore[assignment]
+    """Makes or replaces it."""
+    DeletePrefix: _aio.UnaryUnaryMultiCallable[_admin_pb2.DeletePrefixRequest, _admin_pb2.DeletePrefixResponse]  # type: ignore[assignment]
     QueryUsage: _aio.UnaryUnaryMultiCallable[_admin_pb2.QueryUsageRequest, _admin_pb2.QueryUsageResponse]  # type: ignore[assignment]
     SumUsage: _aio.UnaryUnaryMultiCallable[_admin_pb2.SumUsageRequest, _admin_pb2.SumUsageResponse]  # type: ignore[assignment]
     QueryAudit: _aio.UnaryUnaryMultiCallable[_admin_pb2.QueryAuditRequest, _admin_pb2.QueryAuditResponse]  # type: ignore[assignment]
@@ -132,6 +144,36 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.RevokeKeyRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.RevokeKeyResponse, _abc.Awaitable[_admin_pb2.RevokeKeyResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def ListPrefixes(
+        self,
+        request: _admin_pb2.ListPrefixesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListPrefixesResponse, _abc.Awaitable[_admin_pb2.ListPrefixesResponse]]:
+        """Public prefixes: prompts that begin with all of one share what is cached of it, and nothing after it, whosever they are."""
+
+    @_abc_1.abstractmethod
+    def GetPrefix(
+        self,
+        request: _admin_pb2.GetPrefixRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.Prefix, _abc.Awaitable[_admin_pb2.Prefix]]: ...
+
+    @_abc_1.abstractmethod
+    def PutPrefix(
+        self,
+        request: _admin_pb2.PutPrefixRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.Prefix, _abc.Awaitable[_admin_pb2.Prefix]]:
+        """Makes or replaces it."""
+
+    @_abc_1.abstractmethod
+    def DeletePrefix(
+        self,
+        request: _admin_pb2.DeletePrefixRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.DeletePrefixResponse, _abc.Awaitable[_admin_pb2.DeletePrefixResponse]]: ...
 
     @_abc_1.abstractmethod
     def QueryUsage(

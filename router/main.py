@@ -81,8 +81,11 @@ async def _operators(
         yield {}
         return
     admin = Admin(tenants.store, tenants.keyring, service.workers, service.drain)
-    async with admin_edges(admin, settings, gate.able, shared=shared) as addresses:
-        yield addresses
+    try:
+        async with admin_edges(admin, settings, gate.able, shared=shared) as addresses:
+            yield addresses
+    finally:
+        await admin.denials.aclose()
 
 
 @asynccontextmanager

@@ -5,18 +5,34 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from router.admin.denials import Denial, Denials
 from router.admin.paging import Page, Paged, number_of, paged
 from router.fleet.drain import Drained
 from router.fleet.report import WorkerReport
 from router.tenancy.caller import OPEN_CALLER, Caller
 from router.tenancy.keyring import Keyring
 from router.tenancy.keys import NewKey, new_key
-from router.tenancy.records import AuditRecord, KeyRecord, Scope, TenantRecord, check_name
+from router.tenancy.records import AuditRecord, KeyRecord, PrefixRecord, Scope, TenantRecord, check_name
 from router.tenancy.store import AuditLine, AuditQuery, Snapshot, Store, UsageLine, UsageQuery, UsageTotal
-from shared.errors import InvalidRequest, NotFound, Unauthenticated
+from shared.errors import InvalidRequest, NotFound, OctavoError, Unauthenticated
 
 MOST_TENANTS = 1_000  # of one call
 MOST_DRAIN_SECONDS = 86_400.0
+
+
+def _actor(caller: Caller) -> str:
+    """tenant/key."""
+    return f"{caller.tenant.id}/{caller.key}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Call:
+    """What is known of a call before it is let in: its key (`credentials` raises InvalidRequest where that is none), the address that it
+    came from, and what it asks for, in words."""
+
+    credentials: Callable[[], str | None]
+    origin: str
+    asked: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,8 +44,8 @@ class Operator:
 
     @property
     def actor(self) -> str:
-        """As the audit log names it: tenant/key."""
-        return f"{self.caller.tenant.id}/{self.caller.key}"
+        """As the audit log names it."""
+        return _actor(self.caller)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,7 +59,8 @@ class KeyWanted:
 
 
 class Admin:
-    """All operations. They raise OctavoErrors only; those about a parameter name it. `clock` is the wall clock, in Unix seconds."""
+    """All operations. They raise OctavoErrors only; those about a parameter name it. `clock` is the wall clock, in Unix seconds. Close its
+    `denials` before the store."""
 
     def __init__(
         self,
@@ -58,18 +75,25 @@ class Admin:
         self._keyring = keyring
         self._clock = clock
         self._drain = drain
+        self.denials = Denials(store.note, clock)
         self.workers = workers
 
-    def operator(self, credentials: str | None, origin: str) -> Operator:
-        """Raises Unauthenticated or PermissionDenied. While no tenant is made, nobody is an operator here, though anyone is let in
-        elsewhere: the first key is made on the host itself."""
-        caller = self._keyring.authenticate(credentials)
-        if caller is OPEN_CALLER:
-            raise Unauthenticated(
-                "a key with the scope admin is needed; `octavo key create` on the host makes the first"
-            )
-        caller.require(Scope.ADMIN)
-        return Operator(caller=caller, origin=origin)
+    def operator(self, call: Call) -> Operator:
+        """Raises InvalidRequest, Unauthenticated or PermissionDenied, which stand in the audit log then. While no tenant is made, nobody
+        is an operator here, though anyone is let in elsewhere: the first key is made on the host itself."""
+        actor = ""
+        try:
+            caller = self._keyring.authenticate(call.credentials())
+            if caller is OPEN_CALLER:
+                raise Unauthenticated(
+                    "a key with the scope admin is needed; `octavo key create` on the host makes the first"
+                )
+            actor = _actor(caller)
+            caller.require(Scope.ADMIN)
+        except OctavoError as error:
+            self.denials.add(Denial(actor=actor, origin=call.origin, reason=error.code), call.asked)
+            raise
+        return Operator(caller=caller, origin=call.origin)
 
     # ---- tenants
 
@@ -127,6 +151,33 @@ class Admin:
         """Raises NotFound."""
         check_name(name, "name")  # who gives the key itself does not read it again in the error
         await self._store.revoke_key(tenant, name, actor=operator.actor, origin=operator.origin)
+        await self._keyring.refresh()
+
+    # ---- public prefixes
+
+    async def list_prefixes(self, page: Page) -> Paged[PrefixRecord]:
+        """By name."""
+        snapshot = await self._store.snapshot()
+        return paged(snapshot.prefixes, page, lambda prefix: prefix.name)
+
+    async def get_prefix(self, name: str) -> PrefixRecord:
+        """Raises NotFound."""
+        found = next((prefix for prefix in (await self._store.snapshot()).prefixes if prefix.name == name), None)
+        if found is None:
+            raise NotFound(f"no public prefix {name[:200]!r}", param="name")
+        return found
+
+    async def put_prefix(self, operator: Operator, prefix: PrefixRecord) -> PrefixRecord:
+        """Makes or replaces it; as it is kept. Raises InvalidRequest where there are as many as routers look for."""
+        kept = replace(prefix, created=self._clock())
+        await self._store.put_prefix(kept, actor=operator.actor, origin=operator.origin)
+        await self._keyring.refresh()
+        return kept
+
+    async def delete_prefix(self, operator: Operator, name: str) -> None:
+        """Raises NotFound."""
+        check_name(name, "name")
+        await self._store.delete_prefix(name, actor=operator.actor, origin=operator.origin)
         await self._keyring.refresh()
 
     # ---- workers

@@ -17,6 +17,7 @@ from types import MappingProxyType
 from shared.errors import InvalidRequest
 
 CLASSES = 8  # priority classes, 0 the highest
+DENIED = "admin.denied"  # the audit log's action of an operator's call that was refused: it changed nothing
 OWN = "own"  # the cache scope of a tenant that shares with no one
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
@@ -217,9 +218,9 @@ class Charge:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AuditRecord:
-    """One change of the store: who (`actor`: tenant/key, or local:user), from where (`origin`: an address, or empty for this machine's
-    commands), what (`action`: tenant.put ...) and on what. `before` and `detail` are what was and what is kept, as JSON or in words;
-    empty for nothing. No secret stands there.
+    """One change of the store, or a call that was denied: who (`actor`: tenant/key, or local:user; empty: nobody knows), from where
+    (`origin`: an address, or empty for this machine's commands), what (`action`: tenant.put ...) and on what. `before` and `detail` are
+    what was and what is kept, as JSON or in words; empty for nothing. No secret stands there.
     """
 
     time: float

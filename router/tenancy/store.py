@@ -184,10 +184,10 @@ class Directory(Protocol):
     async def delete_adapter(self, tenant: str, name: str, *, actor: str) -> None:
         """Raises NotFound."""
 
-    async def put_prefix(self, prefix: PrefixRecord, *, actor: str) -> None:
+    async def put_prefix(self, prefix: PrefixRecord, *, actor: str, origin: str = "") -> None:
         """Make or replace it. Raises InvalidRequest where there are as many as routers look for."""
 
-    async def delete_prefix(self, name: str, *, actor: str) -> None:
+    async def delete_prefix(self, name: str, *, actor: str, origin: str = "") -> None:
         """Raises NotFound."""
 
     async def note(self, record: AuditRecord) -> None:

@@ -12,13 +12,13 @@ import pytest
 
 from protos import admin_pb2 as pb
 from protos import admin_pb2_grpc as pb_grpc
-from router.admin.service import Admin
+from router.admin.service import Admin, Call
 from router.edge.grpc.admin import server as grpc_server
 from router.edge.http import server as http_server
 from router.edge.http.admin.app import make_admin_app
 from router.fleet.report import WorkerReport
 from router.tenancy.keyring import Keyring
-from router.tenancy.records import Scope
+from router.tenancy.records import DENIED, AuditRecord, Scope
 from router.tenancy.sqlite.store import SqliteStore
 from router.tenancy.store import AuditQuery
 from shared import rpc
@@ -41,6 +41,12 @@ class Operators:
     stub: "pb_grpc.AdminAsyncStub"
     key: str
     plain: str
+    service: Admin
+
+    async def denied(self) -> list[AuditRecord]:
+        """The log's denied calls."""
+        await self.service.denials.flushed()
+        return [line.record for line in await self.store.audit_lines(AuditQuery(action=DENIED))]
 
     async def call(self, method: str, request: Any, key: str | None = None) -> Any:
         """Over gRPC, as the admin unless another key is given. Raises OctavoError."""
@@ -73,17 +79,20 @@ async def admin(tmp_path: Path) -> AsyncIterator[Operators]:
         httpx.AsyncClient(base_url=f"http://{http.address}/admin/v1", headers=bearer, timeout=20) as client,
         rpc.channel(calls.address) as channel,
     ):
-        yield Operators(store=store, clock=clock, http=client, stub=pb_grpc.AdminStub(channel), key=key, plain=plain)
+        stub = pb_grpc.AdminStub(channel)
+        yield Operators(store=store, clock=clock, http=client, stub=stub, key=key, plain=plain, service=service)
     await http.stop(1)
     await calls.stop(0)
+    await service.denials.aclose()
     await store.aclose()
 
 
 ROUTES = (
     *(
         ("GET", path)
-        for path in ("/tenants", "/tenants/acme", "/keys", "/usage", "/usage/totals", "/audit", "/workers")
+        for path in ("/tenants", "/tenants/acme", "/keys", "/usage", "/usage/totals", "/audit", "/workers", "/prefixes")
     ),
+    *(("GET", "/prefixes/clerk"), ("PUT", "/prefixes/clerk"), ("DELETE", "/prefixes/clerk")),
     *(("PUT", "/tenants/acme"), ("DELETE", "/tenants/acme"), ("POST", "/tenants:apply"), ("GET", "/nothing")),
     *(("POST", "/tenants/acme/keys"), ("DELETE", "/tenants/acme/keys/main")),
     ("POST", "/workers/w1:drain"),
@@ -96,6 +105,10 @@ CALLS: tuple[tuple[str, Any], ...] = (
     ("CreateKey", pb.CreateKeyRequest(tenant="acme", name="x")),
     ("ListKeys", pb.ListKeysRequest()),
     ("RevokeKey", pb.RevokeKeyRequest(tenant="acme", name="main")),
+    ("ListPrefixes", pb.ListPrefixesRequest()),
+    ("GetPrefix", pb.GetPrefixRequest(name="clerk")),
+    ("PutPrefix", pb.PutPrefixRequest(prefix=pb.Prefix(name="clerk", text="x"))),
+    ("DeletePrefix", pb.DeletePrefixRequest(name="clerk")),
     ("QueryUsage", pb.QueryUsageRequest()),
     ("SumUsage", pb.SumUsageRequest()),
     ("QueryAudit", pb.QueryAuditRequest()),
@@ -131,7 +144,10 @@ async def test_while_no_tenant_is_made_nobody_is_an_operator(tmp_path: Path) -> 
     service = Admin(store, keyring, list, tenancy.no_drain)
     for key in (None, "", "octk-abcdefghijkl-" + "x" * 43):
         with pytest.raises(OctavoError, match="octavo key create"):
-            service.operator(key, "127.0.0.1")
+            service.operator(Call(credentials=lambda key=key: key, origin="127.0.0.1", asked="ListTenants"))
+    await service.denials.flushed()
+    (line,) = await store.audit()
+    assert (line.action, line.actor, line.detail) == (DENIED, "", "invalid_api_key")
     await store.aclose()
 
 
@@ -234,6 +250,85 @@ async def test_a_key_that_was_written_where_none_belongs_is_in_no_line_of_the_au
     assert all("octk-***" in text and admin.plain.split("-")[2] not in text for text in shown)
 
 
+async def test_denied_calls_stand_in_the_audit_log_with_who_where_and_why_and_no_key(admin: Operators) -> None:
+    wrong = "octk-abcdefghijkl-" + "x" * 43
+    for given in (wrong, admin.key[:-1], admin.plain):
+        await admin.http.delete("/tenants/acme", headers={"authorization": f"Bearer {given}"})
+    await admin.http.get(f"/tenants/{wrong}", headers={"authorization": "Bearer nothing", "x-api-key": wrong})
+    await admin.http.get("/keys", params={"key": wrong})
+    with pytest.raises(OctavoError):
+        await admin.call("RevokeKey", pb.RevokeKeyRequest(tenant="acme", name="main"), admin.plain)
+    lines = await admin.denied()
+    assert [(line.actor, line.subject, line.detail) for line in lines] == [
+        ("", "DELETE '/admin/v1/tenants/acme'", "invalid_api_key"),
+        ("acme/main", "DELETE '/admin/v1/tenants/acme'", "permission_denied"),
+        ("", "GET '/admin/v1/tenants/octk-***'", "invalid_value"),
+    ], "of each kind the first"
+    assert {(line.origin, line.time) for line in lines} == {("127.0.0.1", NOW)}
+    shown = (await admin.http.get("/audit")).text
+    assert not any(key.split("-")[2] in shown for key in (wrong, admin.key, admin.plain))
+    await admin.service.denials.aclose()
+    more = [(line.actor, line.subject, line.detail) for line in (await admin.denied())[3:]]
+    assert more == [
+        ("", "", "invalid_api_key, 1 more within 600 s"),
+        ("acme/main", "", "permission_denied, 1 more within 600 s"),
+        ("", "", "invalid_value, 1 more within 600 s"),
+    ]
+
+
+PREFIX = "You are a clerk of the town library."
+
+
+async def test_a_public_prefix_is_made_read_changed_and_deleted_over_http(admin: Operators) -> None:
+    made = await admin.http.put("/prefixes/clerk", json={"system": PREFIX, "models": ["tiny", "big-*"]})
+    whole = {"name": "clerk", "system": PREFIX, "models": ["tiny", "big-*"], "created": NOW}
+    assert (made.status_code, made.json()) == (200, whole)
+    assert (await admin.http.get("/prefixes/clerk")).json() == whole
+    await admin.http.put("/prefixes/tale", json={"text": "Once upon a time"})
+    listed = (await admin.http.get("/prefixes", params={"page_size": 1})).json()
+    assert listed["prefixes"] == [
+        {"name": "clerk", "kind": "system", "characters": 36, "models": ["tiny", "big-*"], "created": NOW}
+    ]
+    rest = (await admin.http.get("/prefixes", params={"page_token": listed["next_page_token"]})).json()
+    assert [(one["name"], one["kind"], one["models"]) for one in rest["prefixes"]] == [("tale", "text", ["*"])]
+    assert [prefix.name for prefix in (await admin.store.snapshot()).prefixes] == ["clerk", "tale"]
+    assert (await admin.http.delete("/prefixes/tale")).status_code == 204
+    gone = [(await admin.http.request(method, "/prefixes/tale")).status_code for method in ("GET", "DELETE")]
+    assert gone == [404, 404]
+    said = [(action, subject, origin) for _, action, subject, origin in await admin.actions()]
+    assert said == [(f"prefix.{what}", name, "127.0.0.1") for what, name in PREFIX_CHANGES]
+    assert PREFIX not in (await admin.http.get("/audit")).text
+
+
+PREFIX_CHANGES = (("put", "clerk"), ("put", "tale"), ("delete", "tale"))
+
+
+async def test_a_public_prefix_is_made_read_changed_and_deleted_over_grpc(admin: Operators) -> None:
+    given = pb.Prefix(name="clerk", system=PREFIX, models=pb.Patterns(patterns=["tiny"]), created=5)
+    made = await admin.call("PutPrefix", pb.PutPrefixRequest(prefix=given))
+    assert (made.name, made.system, list(made.models.patterns), made.created) == ("clerk", PREFIX, ["tiny"], NOW)
+    assert await admin.call("GetPrefix", pb.GetPrefixRequest(name="clerk")) == made
+    await admin.call("PutPrefix", pb.PutPrefixRequest(prefix=pb.Prefix(name="clerk", text="Once upon a time")))
+    (listed,) = (await admin.call("ListPrefixes", pb.ListPrefixesRequest())).prefixes
+    assert (listed.name, listed.system, listed.characters, list(listed.models.patterns)) == ("clerk", False, 16, ["*"])
+    (_, line) = [line.record for line in await admin.store.audit_lines(AuditQuery(action="prefix"))]
+    assert (line.before, line.detail) == (
+        "36 characters of system, models tiny",
+        "16 characters of text, models *",
+    )
+    await admin.call("DeletePrefix", pb.DeletePrefixRequest(name="clerk"))
+    for method, request in (
+        ("GetPrefix", pb.GetPrefixRequest(name="clerk")),
+        ("DeletePrefix", pb.DeletePrefixRequest(name="clerk")),
+    ):
+        with pytest.raises(OctavoError) as gone:
+            await admin.call(method, request)
+        assert gone.value.code == "not_found"
+    with pytest.raises(OctavoError) as wrong:
+        await admin.call("PutPrefix", pb.PutPrefixRequest(prefix=pb.Prefix(name="clerk")))
+    assert wrong.value.param == "prefix.text"
+
+
 async def test_lists_come_in_pages_that_miss_nothing_and_repeat_nothing(admin: Operators) -> None:
     for number in range(25):
         wanted = tenancy.wanted(f"c{number:02}", of="acme")
@@ -287,6 +382,15 @@ WRONG: tuple[tuple[str, str, Any, str | None], ...] = (
     ("POST", "/tenants/acme/keys", {"name": "x", "expires": 5}, "expires"),
     ("POST", "/tenants/acme/keys", {"name": "x", "scope": "infer"}, "scope"),
     ("POST", "/tenants/nobody/keys", {"name": "x"}, "tenant"),
+    ("PUT", "/prefixes/clerk", [], None),
+    ("PUT", "/prefixes/clerk", {}, "text"),
+    ("PUT", "/prefixes/clerk", {"text": "x", "system": "y"}, "text"),
+    ("PUT", "/prefixes/clerk", {"text": 5}, "text"),
+    ("PUT", "/prefixes/clerk", {"text": "x", "name": "other"}, "name"),
+    ("PUT", "/prefixes/clerk", {"text": "x", "models": "tiny"}, "models"),
+    ("PUT", "/prefixes/clerk", {"text": "x", "model": ["tiny"]}, "model"),
+    ("PUT", "/prefixes/Clerk", {"text": "x"}, "name"),
+    ("GET", "/prefixes?name=clerk", None, "name"),
 )
 
 

@@ -120,21 +120,34 @@ def delete_adapter(db: sqlite3.Connection, tenant: str, name: str, actor: str, n
     _changed(db, By(actor=actor, now=now), "adapter.delete", f"{tenant}/{name}" if tenant else name, "")
 
 
-def put_prefix(db: sqlite3.Connection, prefix: PrefixRecord, actor: str, now: float) -> None:
+def put_prefix(db: sqlite3.Connection, prefix: PrefixRecord, by: By) -> None:
     """See Directory."""
+    before = _prefix(db, prefix.name)
     db.execute("INSERT OR REPLACE INTO prefixes VALUES (?, ?)", (prefix.name, rows.prefix_to_text(prefix)))
     (count,) = db.execute("SELECT COUNT(*) FROM prefixes").fetchone()
     if count > MOST_PREFIXES:
         raise InvalidRequest(f"there may be {MOST_PREFIXES} public prefixes", param="name")
-    kind, size = ("system", len(prefix.system)) if prefix.system else ("text", len(prefix.text))
-    detail = f"{size} characters of {kind}, models {','.join(prefix.models)}"
-    _changed(db, By(actor=actor, now=now), "prefix.put", prefix.name, detail)
+    _changed(db, by, "prefix.put", prefix.name, _size(prefix), _size(before))
 
 
-def delete_prefix(db: sqlite3.Connection, name: str, actor: str, now: float) -> None:
+def delete_prefix(db: sqlite3.Connection, name: str, by: By) -> None:
     """See Directory."""
+    before = _prefix(db, name)
     _delete(db, "DELETE FROM prefixes WHERE name = ?", (name,), f"no public prefix {name!r}")
-    _changed(db, By(actor=actor, now=now), "prefix.delete", name, "")
+    _changed(db, by, "prefix.delete", name, before=_size(before))
+
+
+def _prefix(db: sqlite3.Connection, name: str) -> PrefixRecord | None:
+    row = db.execute("SELECT body FROM prefixes WHERE name = ?", (name,)).fetchone()
+    return rows.prefix_from_text(row[0]) if row else None
+
+
+def _size(prefix: PrefixRecord | None) -> str:
+    """A prefix in the audit log, without its text."""
+    if prefix is None:
+        return ""
+    kind, size = ("system", len(prefix.system)) if prefix.system else ("text", len(prefix.text))
+    return f"{size} characters of {kind}, models {','.join(prefix.models)}"
 
 
 def note(db: sqlite3.Connection, record: AuditRecord) -> None:

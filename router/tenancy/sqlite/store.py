@@ -79,13 +79,13 @@ class SqliteStore:
         """See Directory."""
         await self._writer.do(lambda db: directory.delete_adapter(db, tenant, name, actor, self._clock()))
 
-    async def put_prefix(self, prefix: PrefixRecord, *, actor: str) -> None:
+    async def put_prefix(self, prefix: PrefixRecord, *, actor: str, origin: str = "") -> None:
         """See Directory."""
-        await self._writer.do(lambda db: directory.put_prefix(db, prefix, actor, self._clock()))
+        await self._writer.do(lambda db: directory.put_prefix(db, prefix, self._by(actor, origin)))
 
-    async def delete_prefix(self, name: str, *, actor: str) -> None:
+    async def delete_prefix(self, name: str, *, actor: str, origin: str = "") -> None:
         """See Directory."""
-        await self._writer.do(lambda db: directory.delete_prefix(db, name, actor, self._clock()))
+        await self._writer.do(lambda db: directory.delete_prefix(db, name, self._by(actor, origin)))
 
     async def note(self, record: AuditRecord) -> None:
         """See Directory."""

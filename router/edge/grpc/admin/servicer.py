@@ -6,7 +6,7 @@ from urllib.parse import unquote
 
 from protos import admin_pb2 as pb
 from protos import admin_pb2_grpc as pb_grpc
-from router.admin.service import Admin, Operator
+from router.admin.service import Admin, Call, Operator
 from router.edge.credentials import API_KEY, AUTHORIZATION, credentials_of
 from router.edge.grpc.admin import wire
 from router.edge.grpc.calls import Context, metadata, told
@@ -17,6 +17,10 @@ def _origin(peer: str) -> str:
     """The address of ipv4:ADDRESS:PORT or ipv6:[ADDRESS]:PORT."""
     address = unquote(peer).partition(":")[2].rpartition(":")[0]
     return address.removeprefix("[").removesuffix("]") or peer
+
+
+def _credentials(context: Context) -> str | None:
+    return credentials_of(metadata(context, AUTHORIZATION), metadata(context, API_KEY))
 
 
 class AdminServicer(pb_grpc.AdminServicer):
@@ -30,8 +34,8 @@ class AdminServicer(pb_grpc.AdminServicer):
         """Whoever calls, where it is an operator; ends the call with the rich status of whatever the block raises."""
         async with told(context):
             with recorded(f"Admin.{name}") as record:
-                credentials = credentials_of(metadata(context, AUTHORIZATION), metadata(context, API_KEY))
-                yield self._admin.operator(credentials, _origin(context.peer()))
+                call = Call(credentials=lambda: _credentials(context), origin=_origin(context.peer()), asked=name)
+                yield self._admin.operator(call)
                 record.status = "OK"
 
     async def ListTenants(self, request: pb.ListTenantsRequest, context: Context) -> pb.ListTenantsResponse:
@@ -75,6 +79,29 @@ class AdminServicer(pb_grpc.AdminServicer):
         async with self._called("RevokeKey", context) as operator:
             await self._admin.revoke_key(operator, request.tenant, request.name)
             return pb.RevokeKeyResponse()
+
+    async def ListPrefixes(self, request: pb.ListPrefixesRequest, context: Context) -> pb.ListPrefixesResponse:
+        """By name, without their texts."""
+        async with self._called("ListPrefixes", context):
+            page = await self._admin.list_prefixes(wire.page_from_pb(request))
+            prefixes = map(wire.prefix_summary_to_pb, page.items)
+            return pb.ListPrefixesResponse(prefixes=prefixes, next_page_token=page.next)
+
+    async def GetPrefix(self, request: pb.GetPrefixRequest, context: Context) -> pb.Prefix:
+        """One, whole."""
+        async with self._called("GetPrefix", context):
+            return wire.prefix_to_pb(await self._admin.get_prefix(request.name))
+
+    async def PutPrefix(self, request: pb.PutPrefixRequest, context: Context) -> pb.Prefix:
+        """Makes or replaces it."""
+        async with self._called("PutPrefix", context) as operator:
+            return wire.prefix_to_pb(await self._admin.put_prefix(operator, wire.prefix_from_pb(request.prefix)))
+
+    async def DeletePrefix(self, request: pb.DeletePrefixRequest, context: Context) -> pb.DeletePrefixResponse:
+        """No prompt shares it any more."""
+        async with self._called("DeletePrefix", context) as operator:
+            await self._admin.delete_prefix(operator, request.name)
+            return pb.DeletePrefixResponse()
 
     async def QueryUsage(self, request: pb.QueryUsageRequest, context: Context) -> pb.QueryUsageResponse:
         """Lines of the ledger."""

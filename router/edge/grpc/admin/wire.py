@@ -10,7 +10,7 @@ from protos import admin_pb2 as pb
 from router.admin.paging import SIZE, Page
 from router.admin.service import KeyWanted
 from router.fleet.report import WorkerReport
-from router.tenancy.records import OWN, AuditRecord, Charge, KeyRecord, Limits, Scope, TenantRecord, etag
+from router.tenancy.records import OWN, AuditRecord, Charge, KeyRecord, Limits, PrefixRecord, Scope, TenantRecord, etag
 from router.tenancy.store import AuditQuery, UsageQuery, UsageTotal
 from shared.errors import InvalidRequest
 
@@ -94,6 +94,36 @@ def key_to_pb(key: KeyRecord) -> pb.Key:
     if key.expires is not None:
         told.expires = key.expires
     return told
+
+
+def prefix_from_pb(prefix: pb.Prefix) -> PrefixRecord:
+    """The prefix that is meant. Raises InvalidRequest."""
+    models = tuple(prefix.models.patterns) if prefix.HasField("models") else ("*",)
+    try:
+        return PrefixRecord(name=prefix.name, text=prefix.text, system=prefix.system, models=models)
+    except InvalidRequest as error:
+        raise InvalidRequest(f"prefix: {error.message}", param=f"prefix.{error.param}") from error
+
+
+def prefix_to_pb(prefix: PrefixRecord) -> pb.Prefix:
+    """All of it."""
+    told = pb.Prefix(name=prefix.name, models=pb.Patterns(patterns=prefix.models), created=prefix.created)
+    if prefix.system:
+        told.system = prefix.system
+    else:
+        told.text = prefix.text
+    return told
+
+
+def prefix_summary_to_pb(prefix: PrefixRecord) -> pb.PrefixSummary:
+    """Without its text."""
+    return pb.PrefixSummary(
+        name=prefix.name,
+        system=bool(prefix.system),
+        characters=len(prefix.text) + len(prefix.system),
+        models=pb.Patterns(patterns=prefix.models),
+        created=prefix.created,
+    )
 
 
 def usage_from_pb(given: pb.UsageFilter) -> UsageQuery:

@@ -6,7 +6,7 @@ from starlette.types import ASGIApp
 from router.admin.service import Admin
 from router.edge.http import errors
 from router.edge.http.access import Access
-from router.edge.http.admin import books, tenants, workers
+from router.edge.http.admin import books, prefixes, tenants, workers
 from router.edge.http.admin.guard import AdminGuard
 from router.edge.http.app import NO_TELEMETRY
 from router.edge.http.body import Bodies
@@ -20,6 +20,8 @@ def make_admin_app(admin: Admin, *, max_body_bytes: int) -> ASGIApp:
     bodies = Bodies(limit=max_body_bytes)
     app.include_router(tenants.writing(admin, bodies), prefix=PREFIX)
     app.include_router(tenants.reading(admin), prefix=PREFIX)
+    app.include_router(prefixes.writing(admin, bodies), prefix=PREFIX)
+    app.include_router(prefixes.reading(admin), prefix=PREFIX)
     app.include_router(books.routes(admin), prefix=PREFIX)
     app.include_router(workers.reading(admin), prefix=PREFIX)
     app.include_router(workers.writing(admin, bodies), prefix=PREFIX)

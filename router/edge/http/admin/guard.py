@@ -3,7 +3,7 @@
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from router.admin.service import Admin, Operator
+from router.admin.service import Admin, Call, Operator
 from router.edge.credentials import API_KEY, AUTHORIZATION, credentials_of
 from router.edge.http.errors import to_response
 from router.edge.http.guard import check_query
@@ -31,8 +31,16 @@ class AdminGuard:
         await self._app(scope, receive, send)
 
     def _operator(self, scope: Scope) -> Operator:
-        if scope["query_string"]:
-            check_query(scope["query_string"])
-        headers, client = Headers(scope=scope), scope.get("client")
-        credentials = credentials_of(headers.getlist(AUTHORIZATION), headers.getlist(API_KEY))
-        return self._admin.operator(credentials, client[0] if client else "")
+        client = scope.get("client")
+        asked = f"{scope['method']} {scope['path']!r}"
+        return self._admin.operator(
+            Call(credentials=lambda: _credentials(scope), origin=client[0] if client else "", asked=asked)
+        )
+
+
+def _credentials(scope: Scope) -> str | None:
+    """The call's key. Raises InvalidRequest where there are several, or one stands in the address."""
+    if scope["query_string"]:
+        check_query(scope["query_string"])
+    headers = Headers(scope=scope)
+    return credentials_of(headers.getlist(AUTHORIZATION), headers.getlist(API_KEY))
