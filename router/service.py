@@ -85,8 +85,9 @@ class Service(Protocol):
     def waiting(self, caller: Caller) -> int:
         """How many requests of the caller's tenant no worker has taken yet."""
 
-    def check_room(self, caller: Caller) -> None:
-        """Raises Overloaded where a request of the caller's would find every queue full, whatever it asks for: before it is read."""
+    def check_room(self, caller: Caller, *, ahead: int = 0) -> None:
+        """Raises Overloaded or RateLimited where a request of the caller's would find every queue full behind `ahead` others of its tenant,
+        or be over a limit, whatever it asks for: before it is read."""
 
     async def generate(self, request: GenerateRequest) -> Generation:
         """Validate against the model, tokenize, admit, dispatch. With an adapter it returns at the first token."""

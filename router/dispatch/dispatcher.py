@@ -72,9 +72,9 @@ class Dispatcher:
         """How many of its requests no worker has taken yet, over all pools."""
         return sum(queue.waiting(tenant) for queue in self._queues.values())
 
-    def check_any_room(self, tenant: Tenant) -> None:
-        """Raises Overloaded where `check_room` would for every pool that there is."""
-        full = {pool: why for pool, queue in self._queues.items() if (why := queue.why_full(tenant)) is not None}
+    def check_any_room(self, tenant: Tenant, ahead: int) -> None:
+        """Raises Overloaded where `check_room` would for every pool that there is, once `ahead` more of the tenant's have come."""
+        full = {pool: why for pool, queue in self._queues.items() if (why := queue.why_full(tenant, ahead)) is not None}
         if full and all(pool.key in full for pool in self._fleet.pools()):
             raise self._overloaded(*next(iter(full.items())))
 

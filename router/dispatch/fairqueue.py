@@ -82,11 +82,11 @@ class FairQueue(Generic[T]):
         """How many items of `tenant` are here."""
         return self._backlogs.get(tenant.id, _Backlog()).items
 
-    def why_full(self, tenant: Tenant) -> QueueFull | None:
-        """Why an item of `tenant` would find no place; None where it finds one."""
+    def why_full(self, tenant: Tenant, ahead: int = 0) -> QueueFull | None:
+        """Why an item of `tenant` would find no place, once `ahead` others of it have come; None where it finds one."""
         backlog = self._backlogs.get(tenant.id, _Backlog())
-        if backlog.items >= self._tenant_limit:
-            return QueueFull(backlog.items)
+        if backlog.items + ahead >= self._tenant_limit:
+            return QueueFull(backlog.items + ahead)
         if self._size >= self._limit and backlog.cost >= max(other.cost for other in self._backlogs.values()):
             return QueueFull(self._size)
         return None

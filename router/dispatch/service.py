@@ -81,10 +81,11 @@ class RouterService:
         """See Service."""
         return self._dispatcher.waiting(caller.tenant)
 
-    def check_room(self, caller: Caller) -> None:
+    def check_room(self, caller: Caller, *, ahead: int = 0) -> None:
         """See Service."""
         try:
-            self._dispatcher.check_any_room(caller.tenant)
+            self._dispatcher.check_any_room(caller.tenant, ahead)
+            self._admission.check(caller)
         except OctavoError as error:
             self._refused(_UNKNOWN, caller, error)
             raise

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 
 from router.adapters.report import AdapterOperator
+from router.edge.door import Door
 from router.edge.echo import Echo, tells_prompt
 from router.request import GenerateRequest, Prompt
 from router.service import Generation, ModelCard, Service
@@ -51,6 +52,7 @@ class Gate:
         self._idle = asyncio.Event()
         self._idle.set()
         self.shut = asyncio.Event()
+        self.door = Door(service)
 
     @property
     def open_generations(self) -> int:
@@ -76,14 +78,6 @@ class Gate:
     def authenticate(self, credentials: str | None) -> Caller:
         """As Authenticator.authenticate."""
         return self._authenticator.authenticate(credentials)
-
-    def waiting(self, caller: Caller) -> int:
-        """As Service.waiting."""
-        return self._service.waiting(caller)
-
-    def check_room(self, caller: Caller) -> None:
-        """As Service.check_room."""
-        self._service.check_room(caller)
 
     @asynccontextmanager
     async def open(self, request: GenerateRequest) -> AsyncIterator[Generation]:

@@ -46,6 +46,9 @@ class Reservation(Protocol):
 class Admission(Protocol):
     """Lets requests in."""
 
+    def check(self, caller: Caller) -> None:
+        """Raises RateLimited where a reservation of the caller's tenant is known to be refused, whatever it is for. It asks nobody."""
+
     async def reserve(self, caller: Caller, estimate: Estimate) -> Reservation:
         """Raises RateLimited (with `retry_after`) or InvalidRequest where the tenant's limits do not allow it."""
 
@@ -73,6 +76,9 @@ class OpenReservation:
 
 class OpenAdmission:
     """Lets everyone in: where no store is configured."""
+
+    def check(self, caller: Caller) -> None:
+        """See Admission."""
 
     async def reserve(self, caller: Caller, estimate: Estimate) -> Reservation:
         """See Admission."""

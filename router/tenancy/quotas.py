@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+import time
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from router.request import Usage
@@ -10,6 +11,7 @@ from router.tenancy.admission import Estimate, Meter, Reservation
 from router.tenancy.caller import Caller
 from router.tenancy.rates import Rates
 from router.tenancy.records import Limits
+from router.tenancy.refusals import Refusals
 from router.tenancy.store import Books, Granted, Refused, Renewal, Settlement, Wanted
 from shared.errors import InvalidRequest, OctavoError, RateLimited
 
@@ -48,9 +50,12 @@ def _check_possible(limits: Limits, prompt_tokens: int) -> None:
 class Quotas:
     """Implements Admission. Start it, and close it before the store."""
 
-    def __init__(self, store: Books, *, renew_seconds: float = RENEW_SECONDS):
+    def __init__(
+        self, store: Books, *, renew_seconds: float = RENEW_SECONDS, clock: Callable[[], float] = time.monotonic
+    ):
         self._store = store
         self._seconds = renew_seconds
+        self._refusals = Refusals(clock)
         self._live: dict[str, _Held] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._task: asyncio.Task[None] | None = None
@@ -74,9 +79,17 @@ class Quotas:
         )
         outcome = await self._ask(wanted)
         if isinstance(outcome, Refused):
+            self._refusals.note(wanted.tenant, outcome)
             raise _refusal(outcome, caller.limits)
-        held = self._live[wanted.charge_id] = _Held(self, wanted.charge_id, outcome.rates)
+        self._refusals.began(wanted.tenant)
+        held = self._live[wanted.charge_id] = _Held(self, wanted, outcome.rates)
         return held
+
+    def check(self, caller: Caller) -> None:
+        """See Admission."""
+        stands = self._refusals.standing(caller.tenant.id, caller.limits)
+        if stands is not None:
+            raise _refusal(stands, caller.limits)
 
     async def _ask(self, wanted: Wanted) -> Granted | Refused:
         """Whoever leaves meanwhile has reserved nothing."""
@@ -104,9 +117,10 @@ class Quotas:
         except OctavoError as error:
             _LOG.error("the store did not take a reservation's end: %s", error.message)
 
-    def end(self, charge_id: str, settlement: Settlement | None) -> "asyncio.Task[None]":
+    def end(self, charge_id: str, tenant: str, settlement: Settlement | None) -> "asyncio.Task[None]":
         """Settle it, or abandon it."""
         self._live.pop(charge_id, None)
+        self._refusals.ended(tenant)
         return self.run(self._end(charge_id, settlement))
 
     async def _end(self, charge_id: str, settlement: Settlement | None) -> None:
@@ -158,9 +172,10 @@ def _nothing() -> Usage:
 class _Held:
     """Implements Reservation."""
 
-    def __init__(self, quotas: Quotas, charge_id: str, rates: Rates):
+    def __init__(self, quotas: Quotas, wanted: Wanted, rates: Rates):
         self._quotas = quotas
-        self._id = charge_id
+        self._id = wanted.charge_id
+        self._tenant = wanted.tenant
         self._meter: Meter = _nothing
         self._ending: asyncio.Task[None] | None = None
         self.rates: Rates | None = rates
@@ -192,7 +207,7 @@ class _Held:
 
     def _close(self, settlement: Settlement | None) -> None:
         if self._ending is None:
-            self._ending = self._quotas.end(self._id, settlement)
+            self._ending = self._quotas.end(self._id, self._tenant, settlement)
 
     async def closed(self) -> None:
         """See Reservation."""

@@ -1,6 +1,7 @@
 """Puts tenancy together: open where there is no store, and with keys, limits and a ledger where there is one."""
 
-from collections.abc import AsyncIterator, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,10 +47,10 @@ async def tenancy(path: Path | None) -> AsyncIterator[Tenancy]:
 
 
 @asynccontextmanager
-async def over(store: Store) -> AsyncIterator[Tenancy]:
-    """Tenancy over this store, which is closed at the block's end."""
+async def over(store: Store, *, clock: Callable[[], float] = time.monotonic) -> AsyncIterator[Tenancy]:
+    """Tenancy over this store, which is closed at the block's end. `clock` (seconds) says how old a refusal is."""
     try:
-        keyring, quotas = Keyring(store), Quotas(store)
+        keyring, quotas = Keyring(store), Quotas(store, clock=clock)
         await keyring.start()
         quotas.start()
         try:

@@ -12,10 +12,14 @@ class Turnstile:
 
     def __init__(self, width: int):
         self._width = width
-        self._most = max(1, width - width // 4)
+        self._most = max(1, min(width - 1, width - width // 4))
         self._inside: Counter[str] = Counter()
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # none empty; the first tenant is the next
         self._taken = 0
+
+    def waiting(self, tenant_id: str) -> int:
+        """How many of the tenant's wait for their turn."""
+        return len(self._waiting.get(tenant_id, ()))
 
     @asynccontextmanager
     async def turn(self, tenant_id: str) -> AsyncIterator[None]:
@@ -57,17 +61,21 @@ class Turnstile:
             raise
 
     def _forget(self, tenant_id: str, future: "asyncio.Future[None]") -> None:
-        lane = self._waiting[tenant_id]
-        lane.remove(future)
-        if not lane:
-            del self._waiting[tenant_id]
+        """It may be gone already: passed over after it was cancelled, before its task knew."""
+        lane = self._waiting.get(tenant_id, deque())
+        if future in lane:
+            lane.remove(future)
+            if not lane:
+                del self._waiting[tenant_id]
 
     def _let_in(self) -> None:
         """Whoever may pass, tenant by tenant."""
         while (tenant_id := next(filter(self._may_pass, self._waiting), None)) is not None:
             lane = self._waiting.pop(tenant_id)
-            lane.popleft().set_result(None)
-            self._enter(tenant_id)
+            future = lane.popleft()
+            if not future.done():  # else it was cancelled
+                future.set_result(None)
+                self._enter(tenant_id)
             if lane:
                 self._waiting[tenant_id] = lane  # behind the others
 

@@ -22,7 +22,7 @@ from router.service import ModelCard
 from router.tenancy.caller import OPEN_CALLER, Caller
 from router.tenancy.rates import Rates
 from router.tenancy.records import Scope
-from shared.errors import AlreadyExists, ModelNotFound
+from shared.errors import AlreadyExists, ModelNotFound, Overloaded
 from shared.types import AdapterInfo, AdapterLevel
 
 WORDS = ("Once", " upon", " a", " time", ",", " déjà", " vu", "!")
@@ -193,7 +193,8 @@ class FakeOperator:
 class FakeService:
     """Implements router.service.Service. Every generation it made stays in `generations`, every request in `requests`.
 
-    `admit`: cleared, generate() waits for it. `refuse`: generate() raises it, and `full` check_room(). `crowd` wait.
+    `admit`: cleared, generate() waits for it. `refuse`: generate() raises it, and `full` check_room(). `crowd` wait; there are `places` to
+    wait in.
     `hold_at`/`fail_at`: the flush at which each new generation waits for its `release`, or raises `failure`.
     """
 
@@ -203,6 +204,7 @@ class FakeService:
     refuse: Exception | None = None
     full: Exception | None = None
     crowd: int = 0
+    places: int = 1 << 30
     hold_at: int | None = None
     fail_at: int | None = None
     failure: Exception | None = None
@@ -229,10 +231,12 @@ class FakeService:
         del caller
         return self.crowd
 
-    def check_room(self, caller: Caller) -> None:
+    def check_room(self, caller: Caller, *, ahead: int = 0) -> None:
         del caller
         if self.full is not None:
             raise self.full
+        if ahead >= self.places:
+            raise Overloaded(f"the queue is full: {ahead} requests are waiting")
 
     async def generate(self, request: GenerateRequest) -> FakeGeneration:
         self.requests.append(request)

@@ -64,11 +64,11 @@ class Tenanted:
 async def tenanted(
     path: Path, *targets: str, clock: Callable[[], float] = time.time, **dispatch: Any
 ) -> AsyncIterator[Tenanted]:
-    """A router over these workers, ready, with its store in the folder `path`. `clock` is the store's."""
+    """A router over these workers, ready, with its store in the folder `path`. `clock` is tenancy's."""
     registry, named = CollectorRegistry(), CollectorRegistry()
     async with AsyncExitStack() as stack:
         store = SqliteStore(path / "octavo.db", clock=clock)
-        tenancy = await stack.enter_async_context(over(store))
+        tenancy = await stack.enter_async_context(over(store, clock=clock))
         service = await start_service(
             targets, registry=registry, link=QUICK, dispatch=DispatchSettings(**dispatch), cache=path / "cache",
             admission=tenancy.admission, tenants=named, prefixes=tenancy.prefixes, adapters=registry_of(tenancy),

@@ -1,15 +1,21 @@
 """One tenant's flood before another's few requests: who waits, who is bounced, and before what work."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
+import grpc.aio
 import pytest
 
-from router.edge.http.guard import CROWD
+from protos import inference_pb2 as pb
+from router.edge import door as door_module
+from router.edge.door import CROWD, Door
 from router.fleet.stream import MOST_UNWRITTEN
+from router.tenancy.caller import OPEN_CALLER
+from shared import rpc
 from shared.errors import Overloaded
 from shared.types import Tenant
-from tests.fakes.edges import http_edge
+from tests.fakes.edges import grpc_edge, http_edge
 from tests.fakes.router import request, running_router
 from tests.fakes.scripted_worker import ScriptedWorker, load_report, until
 from tests.fakes.service import FakeService
@@ -74,6 +80,46 @@ async def test_a_tenant_whose_queue_is_full_is_bounced_before_its_body_is_read()
             assert answer.json()["error"]["code"] == "overloaded"
         assert (await edge.http.get("/v1/models")).status_code == 200
     assert service.requests == []
+
+
+async def test_over_grpc_too_a_full_queue_bounces_what_is_not_read() -> None:
+    service = FakeService(full=Overloaded("the queue is full: 256 requests are waiting", retry_after=3.0))
+    async with grpc_edge(service) as edge, grpc.aio.insecure_channel(edge.address) as channel:
+        generate = channel.unary_stream("/octavo.v1.Inference/Generate", request_serializer=lambda data: data)
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await generate(b"\xff no message at all").read()
+        assert refused.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert rpc.from_rpc_error(refused.value).retry_after == 3.0
+        frame = pb.SessionRequest(start=pb.GenerateRequest(request_id="r1"))  # no prompt: it is not looked at
+        session = edge.stub.Session(iter([frame]))
+        (event,) = (await session.read()).events
+        assert (event.request_id, event.error.code) == ("r1", "overloaded")
+    assert service.requests == []
+
+
+async def test_what_waits_at_the_door_has_its_place_before_what_comes() -> None:
+    service = FakeService(places=3)
+    door = Door(service)
+    callers = [replace(OPEN_CALLER, tenant=Tenant(id=name)) for name in "ab"]
+    waiting = [asyncio.create_task(door.enter(callers[0])) for _ in range(20)]
+    done = await asyncio.gather(*waiting, return_exceptions=True)
+    bounced = sum(isinstance(one, Overloaded) for one in done)
+    assert bounced == 20 - 1 - service.places, "one passes, and as many wait as there are places"
+    await door.enter(callers[1])
+
+
+async def test_others_pass_while_a_crowd_is_paced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door_module, "PACE_SECONDS", 3_600.0)
+    service = FakeService(crowd=CROWD)
+    door = Door(service)
+    paced = [asyncio.create_task(door.enter(replace(OPEN_CALLER, tenant=Tenant(id="a")))) for _ in range(9)]
+    await asyncio.sleep(0)
+    service.crowd = 0
+    async with asyncio.timeout(20):
+        await door.enter(replace(OPEN_CALLER, tenant=Tenant(id="b")))
+    assert not any(task.done() for task in paced)
+    for task in paced:
+        task.cancel()
 
 
 async def test_requests_of_a_crowd_are_read_all_the_same() -> None:

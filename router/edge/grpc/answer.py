@@ -113,8 +113,10 @@ async def answer_to(
 ) -> pb.GenerateResponse:
     """Sends all responses but the last one, which it returns. Raises InvalidRequest, and what the service raises."""
     with recorded("Generate", request_id=request.request_id, traceparent=origin.traceparent) as record:
+        caller = origin.caller()
+        await gate.door.enter(caller)
         parsed = wire.request_from_pb(
-            request, caller=origin.caller(), timeout=origin.remaining(), traceparent=record.traceparent
+            request, caller=caller, timeout=origin.remaining(), traceparent=record.traceparent
         )
         async with gate.open(parsed) as generation:
             record.request_id = request.request_id or generation.id

@@ -1,6 +1,7 @@
 """Bytes that are no message are the caller's fault: INVALID_ARGUMENT, where gRPC itself would answer UNKNOWN and log a traceback a call."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import grpc
@@ -8,7 +9,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from shared import rpc
-from shared.errors import InvalidRequest
+from shared.errors import InvalidRequest, OctavoError
 
 _Context = grpc.aio.ServicerContext[Any, Any]
 _Continue = Callable[[grpc.HandlerCallDetails], Awaitable[Any]]
@@ -30,6 +31,25 @@ def _tolerant(parse: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
             return _Malformed()
 
     return attempt
+
+
+def _after(
+    check: Callable[[_Context], None], parse: Callable[[bytes], Any], method: Callable[[Any, _Context], Awaitable[Any]]
+) -> Callable[[bytes, _Context], Awaitable[Any]]:
+    """`method`, whose request is parsed once `check` has let it pass."""
+
+    async def checked(data: bytes, context: _Context) -> Any:
+        try:
+            check(context)
+        except OctavoError as error:
+            await rpc.abort(context, error)
+        return await method(parse(data), context)
+
+    return checked
+
+
+def _unparsed(data: bytes) -> bytes:
+    return data
 
 
 def _taking_one(method: Callable[[Any, _Context], Awaitable[Any]]) -> Callable[[Any, _Context], Awaitable[Any]]:
@@ -57,10 +77,12 @@ def _taking_many(method: Callable[[Any, _Context], Awaitable[Any]]) -> Callable[
 
 
 class DecodingInterceptor(grpc.aio.ServerInterceptor):
-    """For the methods of `service`, whose handlers are coroutines."""
+    """For the methods of `service`, whose handlers are coroutines. `checks`, by method's name, are asked before a request is parsed, and
+    raise OctavoErrors."""
 
-    def __init__(self, service: str):
+    def __init__(self, service: str, checks: Mapping[str, Callable[[_Context], None]] = MappingProxyType({})):
         self._prefix = f"/{service}/"
+        self._checks = {self._prefix + name: check for name, check in checks.items()}
 
     async def intercept_service(self, continuation: _Continue, handler_call_details: grpc.HandlerCallDetails) -> Any:
         """The method's handler, with its requests checked."""
@@ -69,5 +91,8 @@ class DecodingInterceptor(grpc.aio.ServerInterceptor):
             return handler
         kind = next(name for name in ("unary_unary", "unary_stream", "stream_stream") if getattr(handler, name))
         wrap = _taking_many if handler.request_streaming else _taking_one
-        parse = _tolerant(handler.request_deserializer)
-        return handler._replace(request_deserializer=parse, **{kind: wrap(getattr(handler, kind))})
+        parse, method = _tolerant(handler.request_deserializer), wrap(getattr(handler, kind))
+        check = self._checks.get(handler_call_details.method)
+        if check is not None:
+            parse, method = _unparsed, _after(check, parse, method)
+        return handler._replace(request_deserializer=parse, **{kind: method})

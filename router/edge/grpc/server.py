@@ -1,6 +1,6 @@
 """The gRPC server of the public API."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import grpc.aio
 from grpc_health.v1 import health, health_pb2_grpc
@@ -11,10 +11,13 @@ from protos import inference_pb2 as pb
 from protos import inference_pb2_grpc as pb_grpc
 from router.edge.gate import Gate
 from router.edge.grpc.adapters import AdaptersServicer
+from router.edge.grpc.calls import Context, caller_of
 from router.edge.grpc.decoding import DecodingInterceptor
 from router.edge.grpc.servicer import InferenceServicer
 from router.edge.ports import joined, listen
+from router.edge.record import recorded
 from shared import rpc
+from shared.errors import OctavoError
 from shared.health import HealthServicer
 
 MAX_CALLS = 4_096  # at once on one connection; what is beyond waits in its client
@@ -53,12 +56,25 @@ def _public(head_seconds: float) -> rpc.Options:
     )
 
 
+def _at_the_door(gate: Gate) -> Callable[[Context], None]:
+    """Raises what keeps a generation out whatever it asks for."""
+
+    def check(context: Context) -> None:
+        try:
+            gate.door.check(caller_of(gate, context))
+        except OctavoError:
+            with recorded("Generate"):
+                raise
+
+    return check
+
+
 async def start(gate: Gate, host: str, port: int, *, head_seconds: float = 10.0, shared: bool = False) -> GrpcServer:
     """`head_seconds` is what a connection may take to become one of HTTP/2; `shared`: other processes listen there too.
 
     Raises OSError where the port is taken.
     """
-    decoding = map(DecodingInterceptor, (INFERENCE, ADAPTERS))
+    decoding = (DecodingInterceptor(INFERENCE, {"Generate": _at_the_door(gate)}), DecodingInterceptor(ADAPTERS))
     options = (*_public(head_seconds), ("grpc.so_reuseport", int(shared)))
     server = rpc.server(receive_limit=rpc.PUBLIC_RECEIVE_LIMIT, interceptors=[*decoding], options=options)
     _serve(server, gate)

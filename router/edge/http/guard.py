@@ -1,6 +1,5 @@
 """In front of every route but the server's own: who calls is known before a byte of the body is read."""
 
-import asyncio
 from collections.abc import Iterable
 from urllib.parse import parse_qsl, unquote
 
@@ -10,7 +9,6 @@ from router.edge.credentials import API_KEY, AUTHORIZATION, credentials_of
 from router.edge.gate import Gate
 from router.edge.http.errors import to_response
 from router.tenancy.caller import Caller
-from router.tenancy.turnstile import Turnstile
 from shared.errors import InvalidRequest, OctavoError
 from shared.redact import KEY_MARK
 
@@ -23,10 +21,6 @@ _KEY_NAMES = frozenset(
     {"authorization", "api_key", "api-key", "apikey", "x-api-key", "key", "token", "access_token", "bearer"}
 )
 _MOST_FIELDS = 100
-
-CROWD = 16  # requests of a tenant that wait in the router
-PACE_SECONDS = 0.004
-PASSING_AT_ONCE = 2  # requests, between two looks at what else has come
 
 
 def _values(headers: Iterable[tuple[bytes, bytes]], name: str) -> list[str]:
@@ -47,23 +41,20 @@ def check_query(query: bytes) -> None:
 
 
 class Guard:
-    """ASGI middleware. Puts the `caller` into the request's state.
-
-    Tenants take turns at passing, so that a thousand requests of one that come at once are no wall before another's.
-    """
+    """ASGI middleware. Puts the `caller` into the request's state."""
 
     def __init__(self, app: ASGIApp, gate: Gate):
         self._app = app
         self._gate = gate
-        self._turns = Turnstile(PASSING_AT_ONCE)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
             await self._app(scope, receive, send)
             return
+        door = self._gate.door
         try:
             caller = self._caller(scope)
-            await self._pass(caller, scope["path"])
+            await (door.enter if scope["path"] in GENERATING_PATHS else door.pass_by)(caller)
         except OctavoError as error:
             response = to_response(error)
             response.headers["connection"] = "close"  # its body is not read
@@ -71,16 +62,6 @@ class Guard:
             return
         scope.setdefault("state", {})["caller"] = caller
         await self._app(scope, receive, send)
-
-    async def _pass(self, caller: Caller, path: str) -> None:
-        """Raises Overloaded where a generation would find no place, whatever it asks for. Where many of the tenant's wait already, one more
-        is in no hurry: read at once, a thousand would take the processor from all that runs."""
-        generates = path in GENERATING_PATHS
-        async with self._turns.turn(caller.tenant.id):
-            crowded = generates and self._gate.waiting(caller) >= CROWD
-            await asyncio.sleep(PACE_SECONDS if crowded else 0)  # 0: the loop looks at what else has come
-        if generates:
-            self._gate.check_room(caller)
 
     def _caller(self, scope: Scope) -> Caller:
         if scope["query_string"]:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -17,6 +17,7 @@ from router.tenancy.store import Granted, Refused, Renewal, Settlement, UsageLin
 from shared.errors import InvalidRequest, RateLimited, Unavailable
 from shared.redact import redact
 from shared.types import Tenant
+from tests.fakes.clock import FakeClock
 from tests.fakes.scripted_worker import until
 
 CALLER = Caller(tenant=Tenant(id="acme"), key="main", limits=Limits(prompt_tokens_per_minute=50))
@@ -165,6 +166,50 @@ async def test_a_refusal_names_the_limit_and_the_time(books: FakeBooks, quotas: 
     assert caught.value.retry_after == 1.25
     assert caught.value.message == "the limit of 50 prompt tokens per minute is reached; try again in 1.250 s"
     assert caught.value.rates["x-ratelimit-reset-requests"] == "1m1s"
+
+
+def caller_of(**limits: int) -> Caller:
+    return Caller(tenant=Tenant(id="acme"), key="main", limits=Limits(**limits))
+
+
+async def test_a_refusal_that_meets_every_request_stands_for_a_moment_and_asks_the_store_nothing(
+    books: FakeBooks,
+) -> None:
+    clock = FakeClock()
+    quotas, caller = Quotas(books, clock=clock), caller_of(requests_per_minute=5)
+    books.refuse = Refused(rates=Rates(), limit="requests_per_minute", retry_after=30.0)
+    quotas.check(caller)
+    with pytest.raises(RateLimited):
+        await quotas.reserve(caller, estimate())
+    clock.advance(0.125)
+    with pytest.raises(RateLimited) as caught:
+        quotas.check(caller)
+    assert caught.value.retry_after == 29.875
+    quotas.check(replace(caller, tenant=Tenant(id="other")))
+    clock.advance(0.125)
+    quotas.check(caller)
+
+
+async def test_a_refusal_for_tokens_says_nothing_of_another_request(books: FakeBooks) -> None:
+    quotas, caller = Quotas(books, clock=FakeClock()), caller_of(output_tokens_per_minute=50)
+    books.refuse = Refused(rates=Rates(), limit="output_tokens_per_minute", retry_after=30.0)
+    with pytest.raises(RateLimited):
+        await quotas.reserve(caller, estimate())
+    quotas.check(caller)
+
+
+async def test_a_place_that_comes_free_here_ends_a_refusal_for_concurrency(books: FakeBooks) -> None:
+    quotas, caller = Quotas(books, clock=FakeClock()), caller_of(concurrent_requests=1)
+    reservation = await quotas.reserve(caller, estimate())
+    books.refuse = Refused(rates=Rates(), limit="concurrent_requests", retry_after=2.0)
+    with pytest.raises(RateLimited):
+        await quotas.reserve(caller, replace(estimate(), charge_id="c2"))
+    with pytest.raises(RateLimited) as caught:
+        quotas.check(caller)
+    assert caught.value.retry_after == 2.0
+    reservation.settle(USED, "stop", "w1")
+    quotas.check(caller)
+    await reservation.closed()
 
 
 async def test_a_prompt_that_no_minute_allows_asks_the_store_nothing(books: FakeBooks, quotas: Quotas) -> None:

@@ -71,6 +71,31 @@ async def test_a_turn_that_was_given_to_who_is_cancelled_is_not_lost() -> None:
         pass
 
 
+async def test_who_leaves_in_the_moment_in_which_its_turn_comes_takes_nobody_along() -> None:
+    turnstile = Turnstile(1)
+    held = turnstile.turn("a")
+    await held.__aenter__()
+    leaving, staying = (asyncio.create_task(turnstile.turn("b").__aenter__()) for _ in range(2))
+    await settle()
+    leaving.cancel()  # its task does not know yet
+    await held.__aexit__(None, None, None)
+    async with asyncio.timeout(5):
+        await staying
+    assert leaving.cancelled()
+    turnstile.check_integrity()
+
+
+async def test_of_two_places_one_tenant_has_one() -> None:
+    turnstile = Turnstile(2)
+    async with turnstile.turn("a"):
+        waiter = asyncio.create_task(turnstile.turn("a").__aenter__())
+        await settle()
+        assert (turnstile.waiting("a"), waiter.done()) == (1, False)
+        async with asyncio.timeout(5), turnstile.turn("b"):
+            pass
+        waiter.cancel()
+
+
 @given(
     st.lists(
         st.tuples(st.sampled_from(("come a", "come b", "come c", "end", "cancel")), st.integers(0, 30)), max_size=60
