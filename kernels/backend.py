@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from kernels.kv import block_bytes as reference_block_bytes
 from kernels.kv.cpu import block_bytes as cpu_block_bytes
 from kernels.layers.reference import layers
 from kernels.linear import pack
+from kernels.logits.changes import LogitKernels
 from kernels.logits.reference import logits
 from kernels.lora.reference import ReferenceSlots
 from kernels.lora.slots import AdapterSlots
@@ -53,7 +54,8 @@ class Backend:
     `layers` runs all layers: attn_in, attention, attn_out and mlp in turn, or something that equals it. `numerics`
     changes whenever an op may give other bits; it is part of a worker's numerics_id. `library_threads` is how many
     threads torch's own operators should use beside the ops. `stage` is `prepare` in two parts, for devices that compute
-    behind the host; `device` is where the ops' tensors lie.
+    behind the host; `device` is where the ops' tensors lie. `logit_kernels` change logits there without a look at any
+    value; None: plain operators (kernels.sample.adjust) do.
     """
 
     name: str
@@ -76,6 +78,7 @@ class Backend:
     finite: Callable[[Tensor], Tensor]
     greedy: Callable[[Tensor], Tensor]
     sample: Callable[[Tensor, Draw], Tensor]
+    logit_kernels: LogitKernels | None = None
 
 
 def backend(name: str = "reference", *, threads: int = 1, isa: str = "auto", deterministic: bool = True) -> Backend:
@@ -112,13 +115,16 @@ def _cpu(threads: int, wanted: str) -> Backend:
 
 def _triton(deterministic: bool) -> Backend:
     from kernels.gpu.launch import Launcher  # only where a GPU is chosen: Triton may not be installed elsewhere
+    from kernels.gpu.logits import TritonLogits
     from kernels.gpu.ops import TritonOps
     from kernels.kv.triton import block_bytes as gpu_block_bytes
 
     launch = Launcher.present(exact=deterministic)
     ops = TritonOps(launch, fixed=deterministic)
     numerics = f"{launch.arch.name}-{launch.tiles.digest}-{'fixed' if deterministic else 'free'}"
-    return _table(ops, name="triton", numerics=numerics, block_bytes=gpu_block_bytes)
+    return replace(
+        _table(ops, name="triton", numerics=numerics, block_bytes=gpu_block_bytes), logit_kernels=TritonLogits(launch)
+    )
 
 
 def _table(ops: "CpuOps | TritonOps", *, name: str, numerics: str, block_bytes: Callable[..., int]) -> Backend:

@@ -18,7 +18,19 @@ from kernels.gpu.launch import Launcher
 from kernels.gpu.step import device_step, host_step
 from kernels.kv.triton import GpuKVPool, write
 from kernels.linear.triton import matmul, pack
-from kernels.logits.triton import Seen, bias_, logprobs, mask_, penalise_, softcap_, words
+from kernels.logits.triton import (
+    Seen,
+    Words,
+    bias_,
+    blank_,
+    forbid_,
+    forbid_endings_,
+    logprobs,
+    mask_,
+    penalise_,
+    softcap_,
+    words,
+)
 from kernels.lora.triton import LoraStack, LoraStep, apply, apply_embedding, jobs
 from kernels.mlp.triton import gated
 from kernels.prepare.reference import Batch
@@ -217,6 +229,13 @@ def _vocabulary(size: int) -> Iterator[Case]:
     yield name, False, lambda launch: sample(launch, logits, draw)
     yield name, False, lambda launch: softcap_(launch, logits, 30.0)
     yield name, False, lambda launch: mask_(launch, logits, one, allowed)
+    yield name, False, lambda launch: mask_(launch, logits, one, allowed, one)
+    yield name, False, lambda launch: blank_(launch, logits, torch.ones(2, dtype=torch.bool))
+    yield name, False, lambda launch: forbid_(launch, logits, one, one)
+    ends = Words(
+        rows=one, tokens=one, beginnings=torch.zeros(2, 3, dtype=torch.int32), slots=one, prompts=one, ends=one
+    )
+    yield name, False, lambda launch: forbid_endings_(launch, logits, ends, torch.zeros(2, 4097, dtype=torch.int64))
     yield name, False, lambda launch: penalise_(launch, logits, one, one, seen)
     yield name, False, lambda launch: bias_(launch, logits, one, one, torch.zeros(2))
     yield name, False, lambda launch: logprobs(launch, logits, torch.zeros(2, 21, dtype=torch.int64))

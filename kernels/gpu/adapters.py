@@ -5,11 +5,10 @@ Stacks of embedding and head are made when the first adapter has such a module: 
 """
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from kernels.lora.slots import NONE, BatchAdapters
-from kernels.lora.triton import LoraStack, LoraStep, jobs
+from kernels.lora.triton import LoraStack
 from kernels.lora.weights import LoraPair, LoraShapes, LoraWeights, Module, check
 
 Place = tuple[int, str]  # a layer (-1 outside) and one of the groups
@@ -42,6 +41,11 @@ class GpuSlots:
         """The adapters of one projection; None where no adapter may have or has any."""
         return self._stacks.get(place)
 
+    @property
+    def stacks(self) -> int:
+        """How many there are: changes with what a step that was recorded would not know."""
+        return len(self._stacks)
+
     def holds(self, slot: int) -> bool:
         """Whether the slot is filled."""
         return self._held[slot]
@@ -58,6 +62,8 @@ class GpuSlots:
         for layer, module, pair in weights.pairs():
             group = next(name for name, modules in _GROUPS.items() if module in modules)
             self._put(slot, (layer, group), _GROUPS[group].index(module), pair)
+        if self._device.type == "cuda":  # steps run on a stream of their own, and may name the slot from now on
+            torch.cuda.current_stream(self._device).synchronize()
         self._held[slot] = True
 
     @torch.inference_mode()
@@ -92,13 +98,3 @@ def named(adapters: BatchAdapters | None) -> BatchAdapters | None:
         if not slots.holds(int(slot)):
             raise LookupError(f"adapter slot {slot} is empty")
     return adapters
-
-
-def of_rows(slot_of_row: npt.NDArray[np.int64], device: torch.device) -> LoraStep | None:
-    """The jobs of rows that are not a step's tokens; None where none has an adapter."""
-    order, made, rows = jobs(slot_of_row)
-    if not len(order):
-        return None
-    parts = (order, slot_of_row[order].astype(np.int32), made)
-    order_, slots, jobs_ = (torch.from_numpy(np.ascontiguousarray(part)).to(device) for part in parts)
-    return LoraStep(order=order_, slots=slots, jobs=jobs_, rows=rows)

@@ -13,13 +13,13 @@ from kernels.attention.spec import AttentionSpec
 from kernels.attention.triton import attention
 from kernels.attn_in.triton import turn_and_write
 from kernels.embed.triton import embed
-from kernels.gpu.adapters import EMBED, HEAD, GpuSlots, of_rows
+from kernels.gpu.adapters import EMBED, HEAD, GpuSlots
 from kernels.gpu.launch import Launcher
 from kernels.gpu.step import GpuStep, device_step, host_step
 from kernels.kv.triton import GpuKVPool
 from kernels.linear.triton import GpuLinear, linear, linear_float32, pack
 from kernels.logits.triton import softcap_
-from kernels.lora.triton import apply, apply_embedding
+from kernels.lora.triton import apply, apply_embedding, jobs_there
 from kernels.lora.weights import LoraShapes
 from kernels.mlp.triton import gated
 from kernels.prepare.reference import Batch
@@ -81,7 +81,9 @@ class TritonOps:
         """`prepare` in two parts. `longest`: what the step is cut for, at least its longest chunk's end."""
         host = host_step(self.launch, batch, pool, specs, fixed=self.fixed, longest=longest)
         turns = self.tables(rotaries)
-        return Staged(flat=host.flat(), arrive=lambda flat: device_step(host, flat, turns, fixed=self.fixed))
+        return Staged(
+            flat=host.flat(), arrive=lambda flat: device_step(host, flat, turns, fixed=self.fixed), kind=host.kind
+        )
 
     def tables(self, rotaries: tuple[RotaryTable, ...]) -> tuple[RotaryTable, ...]:
         """The tables on the device."""
@@ -153,9 +155,8 @@ class TritonOps:
         out = linear_float32(self.launch, normed, weights.proj)
         adapted = None if step is None else step.adapters
         if adapted is not None and (stack := adapted.slots.stack(HEAD)) is not None:
-            own = of_rows(adapted.slot_of_token[rows.cpu().numpy()], x.device)
-            if own is not None:
-                apply(self.launch, normed, stack, own, out)
+            own = jobs_there(adapted.slot_of_token.index_select(0, rows.to(x.device)), adapted.slots.slots)
+            apply(self.launch, normed, stack, own, out)
         if weights.softcap is not None:
             softcap_(self.launch, out, weights.softcap)
         return out

@@ -6,6 +6,7 @@ that the next step of equal sizes fills.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +19,7 @@ from kernels.gpu.adapters import GpuSlots, named
 from kernels.gpu.launch import Launcher
 from kernels.kv.triton import GpuKVPool
 from kernels.lora.slots import BatchAdapters
-from kernels.lora.triton import LoraStep, jobs
+from kernels.lora.triton import LoraStep, jobs, most_jobs
 from kernels.prepare.reference import Batch, chunk_of_token, position_of_token
 from kernels.rotary.table import RotaryTable
 
@@ -40,11 +41,11 @@ class GpuStep:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Adapted:
-    """A step's adapters. `slot_of_token` stays on the host: the head's rows are known to it alone."""
+    """A step's adapters. `slot_of_token` int32 [tokens]: of it are those of the head's rows taken."""
 
     slots: GpuSlots
     step: LoraStep
-    slot_of_token: npt.NDArray[np.int64]
+    slot_of_token: torch.Tensor
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -56,6 +57,14 @@ class HostStep:
     single: bool
     adapters: BatchAdapters | None = None
     job_rows: int = 0  # tokens of an adapter job
+
+    @property
+    def kind(self) -> tuple[int, ...]:
+        """See kernels.prepare.staged.Staged: with adapters, what decides their launches."""
+        if self.adapters is None:
+            return ()
+        assert isinstance(self.adapters.slots, GpuSlots)
+        return (self.job_rows, self.adapters.slots.stacks)
 
     def flat(self) -> _Ints:
         """All arrays in one, each at a multiple of 16 bytes."""
@@ -83,11 +92,13 @@ def host_step(
     fixed: bool,
     longest: int | None = None,
 ) -> HostStep:
-    """Positions must lie inside the block tables. `longest` is what splits and tables are made for: the batch's own without it."""
+    """Positions must lie inside the block tables. `longest` is what splits and tables are made for, adapters' jobs then being filled up to
+    what any step of so many tokens may need; without it, all is the batch's own.
+    """
     starts, lengths = batch.starts, batch.lengths
     ends, chunk, position = starts + lengths, chunk_of_token(batch), position_of_token(batch)
-    longest, single = longest or int(ends.max()), bool((lengths == 1).all())
-    tables = batch.tables[:, : -(-longest // pool.block_size)].cpu().numpy()
+    reach, single = longest or int(ends.max()), bool((lengths == 1).all())
+    tables = batch.tables[:, : -(-reach // pool.block_size)].cpu().numpy()
     place = tables[chunk, position // pool.block_size] * pool.block_size + position % pool.block_size
     arrays = {
         "position": position,
@@ -100,11 +111,12 @@ def host_step(
         arrays[f"tiles.{queries}"] = _tiles(starts, lengths, queries)
     adapters, job_rows = named(batch.adapters), 0
     if adapters is not None:
-        arrays["order"], arrays["jobs"], job_rows = jobs(adapters.of_chunk[chunk])
-        arrays["slots"] = adapters.of_chunk[chunk][arrays["order"]]
+        own = adapters.of_chunk[chunk]
+        found, job_rows = _adapted_arrays(own, adapters.slots.slots, fixed=fixed, fill=longest is not None)
+        arrays |= found
     return HostStep(
         arrays={name: np.ascontiguousarray(array, dtype=np.int32) for name, array in arrays.items()},
-        longest=longest,
+        longest=reach,
         single=single,
         adapters=adapters,
         job_rows=job_rows,
@@ -141,8 +153,21 @@ def _adapted(host: HostStep, views: Mapping[str, torch.Tensor]) -> Adapted | Non
     return Adapted(
         slots=host.adapters.slots,
         step=LoraStep(order=views["order"], slots=views["slots"], jobs=views["jobs"], rows=host.job_rows),
-        slot_of_token=host.adapters.of_chunk[host.arrays["chunk_of_token"]],
+        slot_of_token=views["slot_of_token"],
     )
+
+
+def _adapted_arrays(
+    slots: npt.NDArray[np.int64], count: int, *, fixed: bool, fill: bool
+) -> tuple[dict[str, npt.NDArray[Any]], int]:
+    """LoraStep's arrays by name, of the slot of each token, and its rows; `count` is how many slots there are."""
+    order, made, rows = jobs(slots, fixed=fixed)
+    own = slots[order]
+    if fill:
+        spare = (0, len(slots) - len(order))
+        order, own = np.pad(order, spare), np.pad(own, spare)
+        made = np.pad(made, ((0, most_jobs(len(slots), count, rows) - len(made)), (0, 0)))
+    return {"order": order, "slots": own, "jobs": made, "slot_of_token": slots}, rows
 
 
 def _queries(

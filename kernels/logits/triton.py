@@ -1,16 +1,20 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,misc"
 """What is done to logits on their way to the sampler, and log-probabilities of chosen tokens."""
 
-from dataclasses import dataclass
-
 import torch
 import triton
 import triton.language as tl
 
 from kernels.gpu.launch import Launcher, up
 from kernels.gpu.tiles import Tile
+from kernels.logits.changes import Seen, Words, words
 
-_WORD = 32  # tokens a word of a bitmap
+__all__ = [
+    "Seen", "Words", "bias_", "blank_", "forbid_", "forbid_endings_", "logprobs", "mask_", "penalise_", "softcap_", "words",
+]  # fmt: skip
+
+_ANY = tl.constexpr(-2)  # kernels.sample.adjust.ANY
+_PAIRS = 256  # of a program
 
 
 @triton.jit
@@ -28,12 +32,26 @@ def _bit(words_ptr, at, inside):
 
 
 @triton.jit
-def mask_kernel(logits_ptr, rows_ptr, allowed_ptr, s_row, s_allowed, width, BLOCK_V: tl.constexpr):
+def blank_kernel(logits_ptr, good_ptr, s_row, width, BLOCK_V: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    if tl.load(good_ptr + row) == 0:
+        at = tl.program_id(1) * BLOCK_V + tl.arange(0, BLOCK_V)
+        tl.store(logits_ptr + row * s_row + at, tl.zeros((BLOCK_V,), tl.float32), mask=at < width)
+
+
+@triton.jit
+def mask_kernel(
+    logits_ptr, rows_ptr, allowed_ptr, entries_ptr, s_row, s_allowed, width, ENTRIES: tl.constexpr,
+    BLOCK_V: tl.constexpr,
+):  # fmt: skip
     job = tl.program_id(0).to(tl.int64)
     row = tl.load(rows_ptr + job)
+    entry = job
+    if ENTRIES:
+        entry = tl.load(entries_ptr + job)
     at = tl.program_id(1) * BLOCK_V + tl.arange(0, BLOCK_V)
     inside = at < width
-    allowed = _bit(allowed_ptr + job * s_allowed, at, inside)
+    allowed = _bit(allowed_ptr + entry * s_allowed, at, inside)
     tl.store(logits_ptr + row * s_row + at, float("-inf"), mask=inside & (allowed == 0))
 
 
@@ -70,6 +88,37 @@ def bias_kernel(logits_ptr, rows_ptr, tokens_ptr, values_ptr, s_row, pairs, BLOC
     tl.store(to, x + tl.load(values_ptr + at, mask=inside, other=0.0), mask=inside)
 
 
+@triton.jit(do_not_specialize=["pairs"])
+def forbid_kernel(logits_ptr, rows_ptr, tokens_ptr, s_row, pairs, BLOCK_P: tl.constexpr):
+    at = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
+    inside = at < pairs
+    row = tl.load(rows_ptr + at, mask=inside, other=0)
+    token = tl.load(tokens_ptr + at, mask=inside, other=0)
+    tl.store(logits_ptr + row * s_row + token, float("-inf"), mask=inside)
+
+
+@triton.jit(do_not_specialize=["s_buffer", "pairs", "length"])
+def forbid_endings_kernel(
+    logits_ptr, rows_ptr, tokens_ptr, beginnings_ptr, slots_ptr, prompts_ptr, ends_ptr, buffer_ptr, s_row, s_buffer,
+    pairs, length, BLOCK_P: tl.constexpr,
+):  # fmt: skip
+    pair = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
+    inside = pair < pairs
+    row = tl.load(rows_ptr + pair, mask=inside, other=0)
+    token = tl.load(tokens_ptr + pair, mask=inside, other=0)
+    slot = tl.load(slots_ptr + pair, mask=inside, other=0)
+    prompt = tl.load(prompts_ptr + pair, mask=inside, other=0)
+    first = tl.load(ends_ptr + pair, mask=inside, other=0) - length
+    missed = tl.zeros((BLOCK_P,), tl.int32)
+    for i in range(length):
+        wanted = tl.load(beginnings_ptr + pair * length + i, mask=inside, other=0)
+        there = inside & (first + i >= prompt)
+        held = tl.load(buffer_ptr + slot * s_buffer + first + i, mask=there, other=-1)
+        missed |= ((wanted != _ANY) & (wanted != held)).to(tl.int32)
+    # Pairs that come twice and differ in their beginnings only ever store the same value.
+    tl.store(logits_ptr + row * s_row + token, float("-inf"), mask=inside & (missed == 0))
+
+
 @triton.jit(do_not_specialize=["s_tokens", "s_out", "count"])
 def logprobs_kernel(
     logits_ptr,
@@ -104,32 +153,42 @@ def logprobs_kernel(
     tl.store(normaliser_ptr + row, normaliser)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Seen:
-    """What sequences hold so far, an entry each: `counts` int32 [entries, vocabulary] of outputs, `prompts` int32
-    [entries, words]: a bit for each token of the prompt, `penalties` float32 [entries, 3]: repetition, presence,
-    frequency.
-    """
-
-    counts: torch.Tensor
-    prompts: torch.Tensor
-    penalties: torch.Tensor
-
-
-def words(vocabulary: int) -> int:
-    """Words of a bitmap over the vocabulary: token t is bit t % 32 of word t / 32."""
-    return up(vocabulary, _WORD)
-
-
 def softcap_(launch: Launcher, logits: torch.Tensor, softcap: float) -> None:
     """softcap * tanh(logits / softcap), in place."""
     _over(launch, softcap_kernel, len(logits), logits, logits.stride(0), logits.shape[1], softcap)
 
 
-def mask_(launch: Launcher, logits: torch.Tensor, rows: torch.Tensor, allowed: torch.Tensor) -> None:
-    """Forbid, in the logits' `rows` int64 [n], all tokens whose bits in `allowed` int32 [n, words] are zero."""
+def blank_(launch: Launcher, logits: torch.Tensor, good: torch.Tensor) -> None:
+    """Zeros in the rows that are not `good` bool [rows]."""
+    _over(launch, blank_kernel, len(logits), logits, good.view(torch.uint8), logits.stride(0), logits.shape[1])
+
+
+def mask_(
+    launch: Launcher, logits: torch.Tensor, rows: torch.Tensor, allowed: torch.Tensor,
+    entries: torch.Tensor | None = None,
+) -> None:  # fmt: skip
+    """Forbid, in the logits' `rows` int64 [n], all tokens whose bits in `allowed` int32 [entries, words] are zero, row
+    by row or in its entry of `entries` int64 [n].
+    """
     _over(
-        launch, mask_kernel, len(rows), logits, rows, allowed, logits.stride(0), allowed.stride(0), logits.shape[1]
+        launch, mask_kernel, len(rows), logits, rows, allowed, rows if entries is None else entries,
+        logits.stride(0), allowed.stride(0), logits.shape[1], ENTRIES=entries is not None,
+    )  # fmt: skip
+
+
+def forbid_(launch: Launcher, logits: torch.Tensor, rows: torch.Tensor, tokens: torch.Tensor) -> None:
+    """Forbid the pairs of `rows` and `tokens` int64 [pairs], in place."""
+    columns = (rows.contiguous(), tokens.contiguous())
+    _pairs(launch, forbid_kernel, len(rows), logits, *columns, logits.stride(0), len(rows))
+
+
+def forbid_endings_(launch: Launcher, logits: torch.Tensor, found: Words, buffer: torch.Tensor) -> None:
+    """Forbid the pairs whose outputs in `buffer` int64 [slots, positions] end as they must, in place."""
+    pairs, length = found.beginnings.shape
+    columns = (found.rows, found.tokens, found.beginnings, found.slots, found.prompts, found.ends)
+    _pairs(
+        launch, forbid_endings_kernel, pairs, logits, *(column.contiguous() for column in columns), buffer,
+        logits.stride(0), buffer.stride(0), pairs, length,
     )  # fmt: skip
 
 
@@ -145,10 +204,8 @@ def bias_(
     launch: Launcher, logits: torch.Tensor, rows: torch.Tensor, tokens: torch.Tensor, values: torch.Tensor
 ) -> None:
     """Add `values` float32 [pairs] to the distinct pairs of `rows` and `tokens` int64 [pairs], in place."""
-    tile = Tile(blocks={"BLOCK_P": 256}, warps=4, stages=1)
-    grid = (up(len(rows), 256),)
     columns = (rows.contiguous(), tokens.contiguous(), values.contiguous())
-    launch.run(bias_kernel, grid, logits, *columns, logits.stride(0), len(rows), tile=tile)
+    _pairs(launch, bias_kernel, len(rows), logits, *columns, logits.stride(0), len(rows))
 
 
 def logprobs(launch: Launcher, logits: torch.Tensor, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -167,6 +224,12 @@ def logprobs(launch: Launcher, logits: torch.Tensor, tokens: torch.Tensor) -> tu
     return out, normaliser
 
 
-def _over(launch: Launcher, kernel: object, jobs: int, logits: torch.Tensor, *args: object) -> None:
+def _over(
+    launch: Launcher, kernel: object, jobs: int, logits: torch.Tensor, *args: object, **constants: object
+) -> None:
     tile = launch.tile("logits")
-    launch.run(kernel, (jobs, up(logits.shape[1], tile["BLOCK_V"])), logits, *args, tile=tile)
+    launch.run(kernel, (jobs, up(logits.shape[1], tile["BLOCK_V"])), logits, *args, tile=tile, **constants)
+
+
+def _pairs(launch: Launcher, kernel: object, pairs: int, *args: object) -> None:
+    launch.run(kernel, (up(pairs, _PAIRS),), *args, tile=Tile(blocks={"BLOCK_P": _PAIRS}, warps=4, stages=1))

@@ -34,7 +34,7 @@ def shrink_kernel(
     first = tl.load(job_ptr + 1)
     count = tl.load(job_ptr + 2)
     rank = tl.load(ranks_ptr + slot * MODULES + module)
-    if rank > 0:
+    if (rank > 0) & (count > 0):
         row = tl.arange(0, BLOCK_M)
         r = tl.arange(0, RANK)
         token = tl.load(order_ptr + first + row, mask=row < count, other=0).to(tl.int64)
@@ -78,7 +78,7 @@ def expand_kernel(
     count = tl.load(job_ptr + 2)
     rank = tl.load(ranks_ptr + slot * MODULES + module)
     column = low + block * BLOCK_N + tl.arange(0, BLOCK_N)
-    if rank > 0:
+    if (rank > 0) & (count > 0):
         row = tl.arange(0, BLOCK_M)
         r = tl.arange(0, RANK)
         held = row < count
@@ -166,7 +166,8 @@ class LoraStack:
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class LoraStep:
     """A step's tokens by slot, int32. `order` and `slots` [tokens with adapters]: their numbers and slots; `jobs`
-    [jobs, 3]: slot, first in `order`, count, at most `rows`.
+    [jobs, 3]: slot, first in `order`, count, at most `rows`. What fills a step up is a job of no tokens: it costs
+    a launch's program and nothing else; entries of `order` and `slots` that no job covers are zero.
     """
 
     order: torch.Tensor
@@ -175,18 +176,43 @@ class LoraStep:
     rows: int
 
 
-def jobs(slots: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], int]:
-    """LoraStep's order, jobs and rows, of the slot of each token [tokens] (NONE: no adapter)."""
+def jobs(
+    slots: npt.NDArray[np.int64], *, fixed: bool = False
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], int]:
+    """LoraStep's order, jobs and rows, of the slot of each token [tokens] (NONE: no adapter). `fixed`: jobs are of one
+    size, whatever the step, since each size sums in an order of its own.
+    """
     order = np.argsort(slots, kind="stable")
     order = order[np.searchsorted(slots[order], NONE + 1) :]
     names, counts = np.unique(slots[order], return_counts=True)
-    rows = _ROWS[int(len(counts) > 0 and counts.max() > 2 * _ROWS[0])]
+    rows = _ROWS[int(not fixed and len(counts) > 0 and counts.max() > 2 * _ROWS[0])]
     pieces = -(-counts // rows)
     inside = (np.arange(pieces.sum()) - np.repeat(np.cumsum(pieces) - pieces, pieces)) * rows
     firsts = np.repeat(np.cumsum(counts) - counts, pieces) + inside
     left = np.repeat(counts, pieces) - inside
     made = np.stack((np.repeat(names, pieces), firsts, np.minimum(left, rows)), axis=1)
     return order.astype(np.int32), made.astype(np.int32), rows
+
+
+def most_jobs(tokens: int, slots: int, rows: int = _ROWS[0]) -> int:
+    """The most jobs of `rows` tokens that `tokens` tokens can make, in whatever way they name `slots` slots."""
+    return min(tokens, slots + tokens // rows)
+
+
+def jobs_there(slots: torch.Tensor, count: int) -> LoraStep:
+    """The jobs of rows whose adapters' `slots` int32 [rows] (NONE: none) the device alone knows; slots are 0 .. count - 1.
+    Sizes depend on nothing but the numbers of rows and slots.
+    """
+    order, size = torch.argsort(slots, stable=True), _ROWS[0]  # NONE comes first
+    each = (slots[:, None] == torch.arange(count, device=slots.device)).sum(0)
+    pieces = (each + size - 1) // size
+    ends = pieces.cumsum(0)
+    number = torch.arange(most_jobs(len(slots), count), device=slots.device)
+    slot = torch.searchsorted(ends, number, right=True).clamp_max(count - 1)
+    inside = (number - (ends - pieces)[slot]) * size
+    first = len(slots) - each.sum() + (each.cumsum(0) - each)[slot] + inside
+    made = torch.stack((slot, first, (each[slot] - inside).clamp(0, size)), dim=1)
+    return LoraStep(order=order.int(), slots=slots.index_select(0, order), jobs=made.int(), rows=size)
 
 
 def apply(launch: Launcher, x: torch.Tensor, stack: LoraStack, step: LoraStep, out: torch.Tensor) -> None:

@@ -16,11 +16,12 @@ from kernels.rotary.table import RotaryTable
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Staged:
     """`flat` int32 [values] is to be sent; `arrive`, given it on the device, makes the prepared step that the ops take. Steps of equal
-    numbers of chunks and tokens that were staged with the same `longest` may use each other's `arrive`.
+    numbers of chunks and tokens and of one `kind` that were staged with the same `longest` may use each other's `arrive`.
     """
 
     flat: npt.NDArray[np.int32]
     arrive: Callable[[torch.Tensor], Any]
+    kind: tuple[int, ...] = ()
 
 
 Prepare = Callable[[Batch, Any, tuple[RotaryTable, ...], tuple[AttentionSpec, ...]], Any]
@@ -41,14 +42,24 @@ def staged_by(prepare: Prepare) -> Stage:
     ) -> Staged:
         del longest
         chunks = len(batch.starts)
-        parts = (batch.starts, batch.lengths, batch.tables.numpy().reshape(-1))
+        adapters = batch.adapters
+        named = (adapters.of_chunk,) if adapters is not None else ()
+        parts = (batch.starts, batch.lengths, *named, batch.tables.numpy().reshape(-1))
+        head = chunks * (2 + len(named))  # values before the tables
 
         def arrive(flat: torch.Tensor) -> Any:
             values = flat.numpy().astype(np.int64)
-            tables = torch.from_numpy(values[2 * chunks :].reshape(chunks, -1))
-            again = replace(batch, starts=values[:chunks], lengths=values[chunks : 2 * chunks], tables=tables)
+            starts, lengths, *names = values[:head].reshape(-1, chunks)
+            again = replace(
+                batch,
+                starts=starts,
+                lengths=lengths,
+                tables=torch.from_numpy(values[head:].reshape(chunks, -1)),
+                adapters=replace(adapters, of_chunk=names[0]) if adapters is not None else None,
+            )
             return prepare(again, pool, rotaries, specs)
 
-        return Staged(flat=np.concatenate(parts).astype(np.int32), arrive=arrive)
+        kind = (1,) if adapters is not None else ()
+        return Staged(flat=np.concatenate(parts).astype(np.int32), arrive=arrive, kind=kind)
 
     return stage

@@ -1,6 +1,7 @@
 """A device behind the host, played on the host: it does nothing before somebody waits for it, and its recordings run what was recorded."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
@@ -11,16 +12,22 @@ from worker.sampling.sending import Array
 
 class LaggingQueue:
     """A DeviceQueue that lags as far as it may: what is submitted runs when its result, or a later one's, is asked for. So whatever the
-    host does too early, or changes too late, shows in the results.
+    host does too early, or changes too late, shows in the results. `around` gives what work is done inside of.
     """
 
     device = torch.device("cpu")
 
-    def __init__(self) -> None:
+    def __init__(self, around: Callable[[], AbstractContextManager[object]] = nullcontext) -> None:
+        self.around = around
+        self.submitted = 0
         self._waiting: list[LaggingReceipt] = []
         self.most_waiting = 0
 
+    def settle(self) -> None:
+        """Nothing lies anywhere else."""
+
     def submit(self, data: Bytes, work: Work) -> "LaggingReceipt":
+        self.submitted += 1
         receipt = LaggingReceipt(self, torch.from_numpy(data.copy()), work)
         data.fill(0xAB)  # the sender's copy is its own no more
         self._waiting.append(receipt)
@@ -40,7 +47,8 @@ class LaggingReceipt:
 
     def run(self) -> None:
         try:
-            found: Sequence[torch.Tensor] = self._work(self._sent)
+            with self._queue.around():
+                found: Sequence[torch.Tensor] = self._work(self._sent)
             if found:
                 self._found = parted(joined(found), shapes_of(found))
         except Exception as error:  # noqa: BLE001 - it is the waiter's

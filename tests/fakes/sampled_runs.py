@@ -1,9 +1,11 @@
 """Runs of requests with any sampling options through a real engine and a tiny model, without a wire."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from kernels.lora.slots import AdapterSlots
+from kernels.lora.weights import LoraWeights
 from shared.types import OPEN_TENANT, AbortReason, Choice, Finished, Rejected, Sampling, TokenLogprobs, TokenRequest
 from worker.engine.engine import Engine
 from worker.events import StepOutput
@@ -40,10 +42,35 @@ class Asked:
         return self.finished[0]
 
 
-class Runs:
-    """One engine. `changes` go into the scheduler's configuration; `blocks` makes its pool smaller."""
+class AtOnce:
+    """A SlotLoader that has installed what was ordered before anybody asks. `held` are the adapters by digest."""
 
-    def __init__(self, runner: Runner, *, executor: Executor | None = None, blocks: int = 0, **changes: Any):
+    def __init__(self, slots: AdapterSlots, held: Mapping[bytes, LoraWeights]):
+        self._slots, self._held = slots, held
+        self.loaded: list[int] = []  # slots of which the scheduler has not been told
+
+    def install(self, slot: int, digest: bytes) -> None:
+        self._slots.install(slot, self._held[digest])
+        self.loaded.append(slot)
+
+    def clear(self, slot: int) -> None:
+        self._slots.clear(slot)
+
+
+class Runs:
+    """One engine. `changes` go into the scheduler's configuration; `blocks` makes its pool smaller; `adapters` are those that requests may
+    name.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        *,
+        executor: Executor | None = None,
+        blocks: int = 0,
+        adapters: Mapping[bytes, LoraWeights] | None = None,
+        **changes: Any,
+    ):
         fields: dict[str, Any] = {
             "max_running": SLOTS,
             "step_tokens": 2048,
@@ -56,15 +83,26 @@ class Runs:
             "watermark": 0.0,
             "depth": runner.depth,
         }
-        self.scheduler = Scheduler(SchedulerConfig(**(fields | changes)), blocks or runner.num_blocks)
+        self._loader = None
+        if adapters is not None and runner.adapters is not None:
+            self._loader = AtOnce(runner.adapters, adapters)
+            fields["max_adapters"] = runner.adapters.slots
+        config = SchedulerConfig(**(fields | changes))
+        self.scheduler = Scheduler(config, blocks or runner.num_blocks, loader=self._loader)
         self.engine = Engine(self.scheduler, executor or runner)
         self._by_handle: dict[int, tuple[Asked, int]] = {}
         self._by_seq: dict[int, Asked] = {}
 
     def ask(
-        self, prompt: Sequence[int], sampling: Sampling, *, n: int = 1, given: Sequence[Sequence[int]] | None = None
+        self,
+        prompt: Sequence[int],
+        sampling: Sampling,
+        *,
+        n: int = 1,
+        given: Sequence[Sequence[int]] | None = None,
+        adapter: bytes = b"",
     ) -> Asked:
-        """Submit it; `given` are outputs of a resumed request's choices."""
+        """Submit it; `given` are outputs of a resumed request's choices, `adapter` the digest of one."""
         first, seq = len(self._by_handle) + 1, len(self._by_seq) + 1
         outputs = given if given is not None else [()] * n
         choices = tuple(Choice(handle=first + i, index=i, output_tokens=tuple(out)) for i, out in enumerate(outputs))
@@ -76,6 +114,7 @@ class Runs:
             choices=choices,
             sampling=sampling,
             resumed=given is not None,
+            adapter_digest=adapter,
         )
         asked = Asked(request=request, outputs=[[] for _ in choices], logprobs=[[] for _ in choices])
         self._by_seq[seq] = asked
@@ -83,13 +122,15 @@ class Runs:
         self._take(self.engine.submit(0, request))
         return asked
 
-    def abort(self, asked: Asked, index: int) -> None:
-        """One choice's caller has left."""
-        self._take(self.engine.abort(0, [asked.request.choices[index].handle], AbortReason.CLIENT))
+    def abort(self, asked: Asked, index: int, reason: AbortReason = AbortReason.CLIENT) -> None:
+        """One choice's caller has left, or found its stop string."""
+        self._take(self.engine.abort(0, [asked.request.choices[index].handle], reason))
 
     def step(self, count: int = 1) -> None:
         """So many engine steps."""
         for _ in range(count):
+            while self._loader is not None and self._loader.loaded:
+                self._take(self.engine.adapter_loaded(self._loader.loaded.pop(0)))
             self._take(self.engine.step())
 
     def finish(self) -> None:

@@ -173,5 +173,10 @@ def _budget(parts: _Parts) -> int:
         step_tokens=config.step_tokens,
         max_model_len=config.max_model_len or parts.model.spec.max_positions,
     )
+    return profiled_budget(device.memory, _peak(parts, step, device.memory), config.memory_share)
+
+
+def _peak(parts: _Parts, step: FullStep, memory: DeviceMemory) -> int:
+    """What a full step needs at once beside weights and KV. The runner that is tried is gone when this returns."""
     trial = _assemble(parts, KvSize(blocks=step.blocks, bytes=0, max_model_len=step.length + 1))
-    return profiled_budget(device.memory, lambda: step.run(trial), config.memory_share)
+    return memory.peak(lambda: step.run(trial))

@@ -10,10 +10,9 @@ import torch
 from kernels.backend import Prepared
 from shared.types import TokenLogprobs
 from worker.plan import PromptRows, RowError, StepPlan
-from worker.sampling.logprobs import ranked, told
-from worker.sampling.sampler import NOT_FINITE
+from worker.sampling.logprobs import Rank, told
+from worker.sampling.sampler import NOT_FINITE, Sampler
 from worker.sampling.sending import Array, Send, Sent
-from worker.sampling.state import SamplingState
 
 TILE = 4 << 20  # logits at a time: 16 MiB of float32, whatever vocabulary and chunk
 PromptAnswer = tuple[TokenLogprobs, ...] | RowError
@@ -35,8 +34,8 @@ class _Tile(NamedTuple):
 class StagedScores:
     """A step's scores. `run` computes, `read` takes what it gave."""
 
-    def __init__(self, logits: Logits, tokens: torch.Tensor, tiles: Sequence[_Tile], jobs: int):
-        self._logits, self._tokens, self._tiles, self._jobs = logits, tokens, tiles, jobs
+    def __init__(self, logits: Logits, rank: Rank, tokens: torch.Tensor, tiles: Sequence[_Tile], jobs: int):
+        self._logits, self._rank, self._tokens, self._tiles, self._jobs = logits, rank, tokens, tiles, jobs
 
     @property
     def parts(self) -> int:
@@ -62,16 +61,17 @@ class StagedScores:
     def _tile(self, tile: _Tile, hidden: torch.Tensor, step: Prepared) -> list[torch.Tensor]:
         logits = self._logits(hidden, tile.rows(), step)
         tokens = self._tokens[tile.slot, tile.first : tile.first + tile.length]
-        return [torch.isfinite(logits).all(), *ranked(logits, tokens, tile.wanted)]
+        return [torch.isfinite(logits).all(), *self._rank(logits, tokens, tile.wanted)]
 
 
 class PromptScorer:
     """Scores the `prompts` of plans. `logits` gives those of some rows of a step's last hidden states, `tokens` is the slots' buffer."""
 
-    def __init__(self, logits: Logits, tokens: torch.Tensor, sampling: SamplingState, vocab_size: int):
+    def __init__(self, logits: Logits, tokens: torch.Tensor, sampler: Sampler, vocab_size: int):
         self._logits = logits
+        self._rank = sampler.rank
         self._tokens = tokens
-        self._sampling = sampling
+        self._sampling = sampler.state
         self._rows = max(1, TILE // vocab_size)
 
     def stage(self, plan: StepPlan, send: Send) -> StagedScores:
@@ -82,7 +82,7 @@ class PromptScorer:
             for number, job in enumerate(plan.prompts)
             for tile in self._tiles(number, plan, job, offsets[job.chunk], send)
         ]
-        return StagedScores(self._logits, self._tokens, tiles, len(plan.prompts))
+        return StagedScores(self._logits, self._rank, self._tokens, tiles, len(plan.prompts))
 
     def _tiles(self, number: int, plan: StepPlan, job: PromptRows, offset: int, send: Send) -> Iterator[_Tile]:
         chunk = plan.chunks[job.chunk]

@@ -42,7 +42,7 @@ class ModelRunner:
     ):
         self._model, self._ops, self._pool, self._rotaries = model, ops, pool, rotaries
         self._slots, self._sampler = slots, sampler
-        self._scorer = PromptScorer(model.logits, slots.tokens, sampler.state, model.spec.vocab_size)
+        self._scorer = PromptScorer(model.logits, slots.tokens, sampler, model.spec.vocab_size)
         self._worker = ThreadPoolExecutor(1, "octavo-step") if depth else None
         self.adapters = adapters
         self.max_model_len = max_model_len

@@ -1,10 +1,11 @@
 """Log-probabilities of the raw logits (before temperature, masks and filters), float32."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 
+from kernels.backend import Backend
 from kernels.sample.filters import block_sums
 from shared.types import TokenLogprobs
 from worker.sampling.sending import Array
@@ -16,6 +17,15 @@ class Ranked(NamedTuple):
     own: torch.Tensor
     values: torch.Tensor
     ids: torch.Tensor
+
+
+Rank = Callable[[torch.Tensor, torch.Tensor, int], Ranked]
+
+
+def ranking(ops: Backend) -> Rank:
+    """`ranked`, or what the backend's kernels make of it."""
+    kernels = ops.logit_kernels
+    return ranked if kernels is None else lambda logits, tokens, most: Ranked(*kernels.ranked(logits, tokens, most))
 
 
 def log_normaliser(logits: torch.Tensor) -> torch.Tensor:

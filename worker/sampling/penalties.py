@@ -6,16 +6,18 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from kernels.sample import adjust
 from shared.types import Sampling
 from worker.plan import SampleRow, SlotStart
 from worker.sampling.processors import Change, Placed
+from worker.sampling.rows import Rows, grown
 from worker.sampling.sending import Send, Sent, whole
 
 
-def _of(sampling: Sampling) -> tuple[float, float, float] | None:
+def penalties_of(sampling: Sampling) -> tuple[float, float, float] | None:
     """Repetition, presence, frequency; None where all are off."""
     values = (sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty)
     return None if values == (1.0, 0.0, 0.0) else values
@@ -28,54 +30,81 @@ class _Fresh(NamedTuple):
     outputs: Sequence[int]
 
 
-class Penalties:
-    """A Processor. `tokens` is the slots' token buffer; a count table's row, int32 [vocabulary], is taken by a slot that needs one.
+class Counts:
+    """`table` int32 [rows, vocabulary]: a sequence's outputs, a row for each slot that asks for penalties; the device's alone.
 
     A sequence that starts brings all its tokens, so that one that was preempted or comes from another worker counts as if it never stopped.
     """
 
+    def __init__(self, slots: int, vocab_size: int, device: torch.device) -> None:
+        self.table = torch.zeros(0, vocab_size, dtype=torch.int32, device=device)
+        self.rows = Rows(slots)
+        self._fresh: list[_Fresh] = []
+
+    def start(self, start: SlotStart) -> int | None:
+        """A sequence takes the slot: its row, None where it asks for no penalty."""
+        self.rows.release(start.slot)
+        if penalties_of(start.sampling) is None:
+            return None
+        row = self.rows.take(start.slot)
+        self._fresh.append(_Fresh(row, start.tokens[start.prompt_len :]))
+        return row
+
+    def of(self, placed: Sequence[Placed]) -> npt.NDArray[np.int64]:
+        """The rows of those placed, which all ask for penalties."""
+        return whole([self.rows.of(at.sample.slot) for at in placed])
+
+    def stage_fresh(self, send: Send) -> Callable[[], None]:
+        """Rows that were taken since, and the table made large enough for them."""
+        fresh, self._fresh, size = self._fresh, [], self.rows.size
+        jobs = [(row, send(whole(outputs)) if len(outputs) else None) for row, outputs in fresh]
+
+        def restart() -> None:
+            self.table = grown(self.table, size)
+            for row, outputs in jobs:
+                _recount(self.table[row], outputs)
+
+        return restart
+
+    def stage_sampled(self, placed: Sequence[Placed], send: Send) -> Callable[[torch.Tensor], None]:
+        """What counts the tokens of `placed` when `tokens` int64 [rows] are sampled. After `stage_fresh`."""
+        rows, counts = send(whole([at.row for at in placed])), send(self.of(placed))
+
+        def count(tokens: torch.Tensor) -> None:
+            self.table[counts(), tokens.index_select(0, rows())] += 1  # a slot is sampled once a step
+
+        return count
+
+
+class Penalties:
+    """A Processor. `tokens` is the slots' token buffer: what stands there is what a repetition is of."""
+
     def __init__(self, tokens: torch.Tensor, vocab_size: int) -> None:
         self._buffer = tokens
-        self._counts = torch.zeros(0, vocab_size, dtype=torch.int32, device=tokens.device)  # the device's alone
-        self._size = 0  # rows that were ever needed at once
-        self._free: list[int] = []
-        self._row: dict[int, int] = {}  # slot -> row of the table
-        self._fresh: list[_Fresh] = []
+        self.counts = Counts(len(tokens), vocab_size, tokens.device)
         self._penalties = np.ones((len(tokens), 3), dtype=np.float32)
 
     def start(self, start: SlotStart) -> None:
         """See Processor."""
-        if start.slot in self._row:
-            self._free.append(self._row.pop(start.slot))
-        penalties = _of(start.sampling)
-        if penalties is not None:
-            self._penalties[start.slot] = penalties
-            row = self._row[start.slot] = self._take()
-            self._fresh.append(_Fresh(row, start.tokens[start.prompt_len :]))
-
-    def _take(self) -> int:
-        if not self._free:
-            more = min(max(self._size, 1), len(self._buffer) - self._size)
-            self._free = list(range(self._size, self._size + more))
-            self._size += more
-        return self._free.pop()
+        if self.counts.start(start) is not None:
+            self._penalties[start.slot] = penalties_of(start.sampling)
 
     @property
     def unused(self) -> bool:
         """See Processor."""
-        return not self._row
+        return not len(self.counts.rows)
 
     def uses(self, sample: SampleRow) -> bool:
         """See Processor."""
-        return sample.slot in self._row
+        return sample.slot in self.counts.rows
 
     def stage(self, placed: Sequence[Placed], send: Send) -> Change:
         """See Processor."""
-        restart = self._stage_fresh(send)
+        restart = self.counts.stage_fresh(send)
         slots, positions = _columns(placed)
         longest = int(positions.max())
         heads, ends = send(slots), send(np.ascontiguousarray(positions[:, None]))
-        rows, counts = send(whole([at.row for at in placed])), send(self._rows(placed)[:, None])
+        rows, counts = send(whole([at.row for at in placed])), send(self.counts.of(placed)[:, None])
         penalties = send(self._penalties[slots])
 
         def change(logits: torch.Tensor) -> None:
@@ -84,35 +113,9 @@ class Penalties:
             # What stands behind a row's own end is of another sequence; its first token, once more, changes nothing.
             inside = torch.arange(longest, device=context.device) < ends()
             context = torch.where(inside, context, context[:, :1])
-            adjust.penalise(logits, rows(), context, self._counts[counts(), context], penalties())
+            adjust.penalise(logits, rows(), context, self.counts.table[counts(), context], penalties())
 
         return change
-
-    def stage_sampled(self, placed: Sequence[Placed], send: Send) -> Callable[[torch.Tensor], None]:
-        """What counts the tokens of `placed` when `tokens` int64 [rows] are sampled. After `stage` for the same rows."""
-        rows, counts = send(whole([at.row for at in placed])), send(self._rows(placed))
-
-        def count(tokens: torch.Tensor) -> None:
-            self._counts[counts(), tokens.index_select(0, rows())] += 1  # a slot is sampled once a step
-
-        return count
-
-    def _rows(self, placed: Sequence[Placed]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        return whole([self._row[at.sample.slot] for at in placed])
-
-    def _stage_fresh(self, send: Send) -> Callable[[], None]:
-        """Rows that were taken since, and the table made large enough for them."""
-        fresh, self._fresh, size = self._fresh, [], self._size
-        jobs = [(row, send(whole(outputs)) if len(outputs) else None) for row, outputs in fresh]
-
-        def restart() -> None:
-            if len(self._counts) < size:
-                more = self._counts.new_zeros(size - len(self._counts), self._counts.shape[1])
-                self._counts = torch.cat((self._counts, more))
-            for row, outputs in jobs:
-                _recount(self._counts[row], outputs)
-
-        return restart
 
 
 def _recount(row: torch.Tensor, outputs: Sent | None) -> None:

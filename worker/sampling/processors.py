@@ -24,6 +24,16 @@ class Placed(NamedTuple):
     sample: SampleRow
 
 
+class PairChanges(Protocol):
+    """What changes single logits: kernels.sample.adjust, or kernels of a device."""
+
+    def forbid(self, logits: torch.Tensor, rows: torch.Tensor, tokens: torch.Tensor) -> None:
+        """See kernels.sample.adjust."""
+
+    def add_bias(self, logits: torch.Tensor, rows: torch.Tensor, tokens: torch.Tensor, values: torch.Tensor) -> None:
+        """See kernels.sample.adjust."""
+
+
 class Processor(Protocol):
     """One option, over all slots."""
 
@@ -118,7 +128,8 @@ class BadWords:
 class MinTokens:
     """min_tokens: what would end the sequence is forbidden before so many outputs. Kept off tokens that the head does not have."""
 
-    def __init__(self, eos_token_ids: Sequence[int], vocab_size: int) -> None:
+    def __init__(self, eos_token_ids: Sequence[int], vocab_size: int, changes: PairChanges = adjust) -> None:
+        self._changes = changes
         self._eos = eos_token_ids
         self._vocab_size = vocab_size
         self._ends: dict[int, tuple[int, _Ints]] = {}  # first position at which they may be sampled, tokens
@@ -146,13 +157,14 @@ class MinTokens:
         """See Processor."""
         parts = [self._ends[at.sample.slot][1] for at in placed]
         rows, tokens = send(row_of(_rows(placed), parts)), send(np.concatenate(parts))
-        return lambda logits: adjust.forbid(logits, rows(), tokens())
+        return lambda logits: self._changes.forbid(logits, rows(), tokens())
 
 
 class LogitBias:
     """logit_bias: added to the logits of the tokens it names."""
 
-    def __init__(self) -> None:
+    def __init__(self, changes: PairChanges = adjust) -> None:
+        self._changes = changes
         self._bias: dict[int, tuple[_Ints, npt.NDArray[np.float32]]] = {}  # tokens, values
 
     def start(self, start: SlotStart) -> None:
@@ -176,4 +188,4 @@ class LogitBias:
         parts, biases = zip(*(self._bias[at.sample.slot] for at in placed), strict=True)
         rows, tokens = send(row_of(_rows(placed), parts)), send(np.concatenate(parts))
         values = send(np.concatenate(biases))
-        return lambda logits: adjust.add_bias(logits, rows(), tokens(), values())
+        return lambda logits: self._changes.add_bias(logits, rows(), tokens(), values())

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 import torch
 
 from kernels.backend import Backend
+from kernels.logits.changes import LogitKernels
 from shared.types import TokenLogprobs
 from worker.plan import RowError, SampleRow, SlotStart
-from worker.sampling.logprobs import Ranked, ranked, told
+from worker.sampling.behind import CountedPenalties, ForbiddenWords, MaskedTokens
+from worker.sampling.logprobs import Rank, Ranked, ranking, told
 from worker.sampling.penalties import Penalties
 from worker.sampling.processors import AllowedTokens, BadWords, Change, LogitBias, MinTokens, Placed, Processor
 from worker.sampling.sending import Array, Send, at_once, whole
@@ -24,6 +26,9 @@ NOTHING_LEFT = RowError(
     message="no token is left to sample: allowed_token_ids, bad_words and min_tokens forbid all of them",
     param="allowed_token_ids",
 )
+
+
+_Processors = tuple[Processor, Processor, Processor, Processor, Penalties | CountedPenalties]  # in their order
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -64,14 +69,9 @@ class Sampler:
         self._ops = ops
         self._looks = looks
         self.state = state
-        self._penalties = Penalties(tokens, vocab_size)
-        self._processors: tuple[Processor, ...] = (
-            AllowedTokens(),
-            BadWords(tokens),
-            MinTokens(eos_token_ids, vocab_size),
-            LogitBias(),
-            self._penalties,
-        )
+        self.rank = ranking(ops)
+        self._processors = _processors(ops.logit_kernels, tokens, vocab_size, eos_token_ids)
+        self._penalties = self._processors[-1]
 
     def start(self, start: SlotStart) -> None:
         """A sequence takes the slot."""
@@ -89,15 +89,15 @@ class Sampler:
         changes = self.stage_changes(rows, send)
         choose = self._stage_tokens(rows, send)
         counted = _using(self._penalties, rows)
-        count = self._penalties.stage_sampled(counted, send) if counted else None
+        count = self._penalties.counts.stage_sampled(counted, send) if counted else None
         wanted = {i: n for i, row in enumerate(rows) if (n := self.state.of(row.slot).sampling.logprobs) is not None}
-        rank = _stage_ranks(wanted, send) if wanted else None
+        rank = _stage_ranks(self.rank, wanted, len(rows), send) if wanted else None
 
         def run(logits: torch.Tensor) -> list[torch.Tensor]:
             good = left = self._ops.finite(logits)
             usable = self._without(logits, good)
             if changes:
-                usable = self.changed(usable, changes)
+                usable = self.changed(usable, changes, copied=rank is not None)
                 left = usable.amax(-1) > -torch.inf
                 usable = self._without(usable, left)
             tokens = choose(usable)
@@ -112,16 +112,18 @@ class Sampler:
         jobs = [(processor, placed) for processor in self._processors if (placed := _using(processor, rows))]
         return [processor.stage(placed, send) for processor, placed in jobs]
 
-    @staticmethod
-    def changed(logits: torch.Tensor, changes: Sequence[Change]) -> torch.Tensor:
-        """A copy of the logits as the processors leave them."""
-        adjusted = logits.clone()
+    def changed(self, logits: torch.Tensor, changes: Sequence[Change], *, copied: bool = True) -> torch.Tensor:
+        """The logits as the processors leave them, in a copy where somebody wants them as they were."""
+        adjusted = logits.clone() if copied or self._ops.logit_kernels is None else logits
         for change in changes:
             change(adjusted)
         return adjusted
 
     def _without(self, logits: torch.Tensor, good: torch.Tensor) -> torch.Tensor:
         """Zeros in the rows that have failed, so that nothing downstream meets what it is not made for."""
+        if self._ops.logit_kernels is not None:
+            self._ops.logit_kernels.blank(logits, good)
+            return logits
         if self._looks and bool(good.all()):
             return logits
         return logits.masked_fill(~good[:, None], 0.0)
@@ -149,10 +151,34 @@ def _using(processor: Processor, rows: Sequence[SampleRow]) -> list[Placed]:
     return [Placed(i, row) for i, row in enumerate(rows) if processor.uses(row)]
 
 
-def _stage_ranks(wanted: dict[int, int], send: Send) -> Callable[[torch.Tensor, torch.Tensor], Ranked]:
-    """Log-probabilities of the rows that want them."""
-    at, most = send(whole(list(wanted))), max(wanted.values())
-    return lambda logits, tokens: ranked(logits.index_select(0, at()), tokens.index_select(0, at()), most)
+def _processors(kernels: LogitKernels | None, tokens: torch.Tensor, vocab_size: int, eos: Sequence[int]) -> _Processors:
+    if kernels is None:
+        return (
+            AllowedTokens(),
+            BadWords(tokens),
+            MinTokens(eos, vocab_size),
+            LogitBias(),
+            Penalties(tokens, vocab_size),
+        )
+    slots, device = len(tokens), tokens.device
+    return (
+        MaskedTokens(kernels, slots, vocab_size, device),
+        ForbiddenWords(kernels, tokens),
+        MinTokens(eos, vocab_size, kernels),
+        LogitBias(kernels),
+        CountedPenalties(kernels, slots, vocab_size, device),
+    )
+
+
+def _stage_ranks(
+    rank: Rank, wanted: dict[int, int], rows: int, send: Send
+) -> Callable[[torch.Tensor, torch.Tensor], Ranked]:
+    """Log-probabilities of those of the `rows` that want them."""
+    most = max(wanted.values())
+    if len(wanted) == rows:
+        return lambda logits, tokens: rank(logits, tokens, most)
+    at = send(whole(list(wanted)))
+    return lambda logits, tokens: rank(logits.index_select(0, at()), tokens.index_select(0, at()), most)
 
 
 def _read(arrays: Sequence[Array], wanted: dict[int, int]) -> Sampled:

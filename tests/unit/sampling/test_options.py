@@ -204,7 +204,7 @@ def test_a_slot_that_starts_again_forgets_the_counts_of_the_one_before() -> None
         fresh, at = started([sampling], outputs=tokens[len(PROMPT) :])
         got = before_temperature(sampler, logits[:1], [at[0]._replace(slot=1)])
         assert torch.equal(got, before_temperature(fresh, logits[:1], at))
-    assert len(sampler._penalties._counts) == 2, "rows of the table are used again"
+    assert len(sampler._penalties.counts.table) == 2, "rows of the table are used again"
 
 
 def test_a_row_with_nothing_left_fails_alone() -> None:
@@ -243,7 +243,7 @@ def test_nothing_is_copied_or_counted_where_no_row_uses_an_option() -> None:
     sampler, rows = started([PLAIN, replace(PLAIN, temperature=0.0, top_p=0.4)])
     logits = random_logits(2)
     assert before_temperature(sampler, logits, rows) is logits
-    assert sampler._penalties._counts.numel() == 0
+    assert sampler._penalties.counts.table.numel() == 0
 
 
 def test_case_c36_the_sampled_token_is_always_there_and_alternatives_are_sorted() -> None:

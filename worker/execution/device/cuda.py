@@ -20,6 +20,10 @@ class CudaQueue:
         """See DeviceQueue."""
         return self._device
 
+    def settle(self) -> None:
+        """See DeviceQueue. The queue's stream waits for no other by itself."""
+        torch.cuda.synchronize(self._device)
+
     def submit(self, data: Bytes, work: Work) -> "CudaReceipt":
         """See DeviceQueue. What cannot even be started raises here."""
         with torch.cuda.stream(self._stream), torch.inference_mode():

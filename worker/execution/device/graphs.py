@@ -13,10 +13,13 @@ Body = Callable[[torch.Tensor], torch.Tensor]
 
 
 class GraphKey(NamedTuple):
-    """The size of a recorded step: `rows` sequences that decode one token each, none of them longer than `longest`."""
+    """The size of a recorded step: `rows` sequences that decode one token each, none of them longer than `longest`; `kind` is what else
+    decides its launches (kernels.prepare.staged.Staged).
+    """
 
     rows: int
     longest: int
+    kind: tuple[int, ...] = ()
 
 
 def key_of(rows: int, longest: int, *, most_rows: int, most_longest: int) -> GraphKey | None:
@@ -72,7 +75,10 @@ class CudaGraphs:
     def _record(self, inputs: torch.Tensor, body: Body) -> tuple[torch.cuda.CUDAGraph, torch.Tensor, torch.Tensor]:
         before = torch.cuda.memory_reserved()
         fixed, graph = inputs.clone(), torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, stream=torch.cuda.current_stream()):
+        # Other threads load adapters meanwhile: what they ask of the driver is no fault of the recording.
+        with torch.cuda.graph(
+            graph, pool=self._pool, stream=torch.cuda.current_stream(), capture_error_mode="thread_local"
+        ):
             found = body(fixed)
         self.bytes += max(0, torch.cuda.memory_reserved() - before)
         return graph, fixed, found

@@ -1,5 +1,6 @@
 """How much of a device's memory the KV cache may take: what a full step leaves."""
 
+import gc
 from collections.abc import Callable
 from typing import Protocol
 
@@ -10,7 +11,7 @@ from shared.types import Sampling
 from worker.plan import Chunk, Executor, SampleRow, SlotStart, StepPlan, TableWrite
 
 _SHARE = 0.94  # of what is free: the rest is for the driver and for memory that lies between pieces in use
-_SAMPLING = Sampling(temperature=1.0, top_p=0.9, logprobs=20, max_tokens=1)
+_SAMPLING = Sampling(temperature=1.0, top_p=0.9, logprobs=20, repetition_penalty=1.1, max_tokens=1)
 
 
 class DeviceMemory(Protocol):
@@ -31,6 +32,7 @@ class CudaMemory:
 
     def free(self) -> int:
         """See DeviceMemory."""
+        gc.collect()  # what a trial left in cycles
         torch.cuda.empty_cache()
         return torch.cuda.mem_get_info(self._device)[0]
 
@@ -43,11 +45,10 @@ class CudaMemory:
         return torch.cuda.max_memory_allocated(self._device) - before
 
 
-def profiled_budget(memory: DeviceMemory, run: Callable[[], object], share: float) -> int:
-    """Bytes for KV to a worker whose part of what is free is `share`. `run` makes full steps. Their need is counted twice: recordings keep
+def profiled_budget(memory: DeviceMemory, peak: int, share: float) -> int:
+    """Bytes for KV to a worker whose part of what is free is `share`. `peak` is what full steps need. It is counted twice: recordings keep
     memory of their own.
     """
-    peak = memory.peak(run)
     return max(0, int(memory.free() * _SHARE * share) - 2 * peak)
 
 

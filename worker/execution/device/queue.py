@@ -27,6 +27,9 @@ class DeviceQueue(Protocol):
     def device(self) -> torch.device:
         """Where tensors lie."""
 
+    def settle(self) -> None:
+        """Wait for what was given to the device beside the queue: weights, and state that steps find."""
+
     def submit(self, data: Bytes, work: Work) -> Receipt:
         """Send `data` in one copy, then do `work(data on the device, uint8 [bytes])`, then fetch what it returns in one copy. May return
         before any of it is done. `work` must not look at a tensor's values, and must not rest on anything that changes afterwards.

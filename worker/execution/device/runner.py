@@ -52,11 +52,12 @@ class DeviceRunner:
     ):
         self._model, self._ops, self._pool, self._rotaries = model, ops, pool, rotaries
         self._slots, self._sampler, self._queue, self._graphs = slots, sampler, queue, graphs
-        self._scorer = PromptScorer(model.logits, slots.tokens, sampler.state, model.spec.vocab_size)
+        self._scorer = PromptScorer(model.logits, slots.tokens, sampler, model.spec.vocab_size)
         self.adapters = adapters
         self.max_model_len = max_model_len
         self.kv_bytes = kv_bytes
         self.numerics_id = numerics_id
+        queue.settle()
 
     @property
     def num_blocks(self) -> int:
@@ -126,7 +127,7 @@ class DeviceRunner:
     ) -> Callable[[], tuple[torch.Tensor, list[torch.Tensor]]]:
         """What gives the logits of the samples (at least so many rows), and the scores of the prompts."""
         slots, starts, lengths, adapter = whole(plan.chunks).T.copy()
-        key = self._key(plan, starts + lengths, adapter)
+        key = self._key(plan, starts + lengths)
         batch, at = self._batch(slots, starts, lengths, adapter, key)
         last = np.cumsum(batch.lengths) - 1
         inner = Staging()
@@ -155,14 +156,15 @@ class DeviceRunner:
         graphs = self._graphs
         if key is None or graphs is None:
             return eager
-        return lambda: (graphs.run(key, sent(), body), [])
+        recorded = key._replace(kind=step.kind)
+        return lambda: (graphs.run(recorded, sent(), body), [])
 
-    def _key(self, plan: StepPlan, ends: _Ints, adapter: _Ints) -> GraphKey | None:
-        """Recorded are steps in which every chunk is one token that is sampled, without adapters."""
+    def _key(self, plan: StepPlan, ends: _Ints) -> GraphKey | None:
+        """Recorded are steps in which every chunk is one token that is sampled."""
         decodes = [row.chunk for row in plan.samples] == list(range(len(plan.chunks)))
         if self._graphs is None or plan.prompts or not decodes or len(ends) > self._slots.tables.shape[0]:
             return None
-        if any(chunk.length != 1 for chunk in plan.chunks) or (adapter != NONE).any():
+        if any(chunk.length != 1 for chunk in plan.chunks):
             return None
         return key_of(
             len(ends), int(ends.max()), most_rows=len(self._slots.tables), most_longest=self.max_model_len + 1
@@ -179,7 +181,7 @@ class DeviceRunner:
             starts=np.concatenate((starts, np.zeros(more, dtype=np.int64))),
             lengths=np.concatenate((lengths, np.ones(more, dtype=np.int64))),
             tables=torch.from_numpy(np.concatenate((tables, spare))),
-            adapters=batch_adapters(adapter, self.adapters),
+            adapters=batch_adapters(np.concatenate((adapter, np.full(more, NONE))), self.adapters),
         )
         slot_of_chunk = np.concatenate((slots, np.zeros(more, dtype=np.int64)))
         return batch, self._slots.at(slot_of_chunk[chunk_of_token(batch)], position_of_token(batch))
