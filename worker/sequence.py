@@ -63,6 +63,9 @@ class Account:
     served: float = 0.0
     holder: Holder = field(default_factory=Holder)  # its KV blocks
     slots: int = 0
+    peak: int = 0  # the most slots that it has had lately, and when (seconds)
+    peak_at: float = 0.0
+    left_at: float = 0.0  # when its last sequence ended
     live: int = 0  # sequences that have not ended
     backlog_tokens: float = 0.0  # virtual tokens that its waiting requests are expected to cost
     shares: dict[bytes, Share] = field(default_factory=dict)  # by adapter digest, of those with live sequences

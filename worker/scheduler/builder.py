@@ -72,9 +72,9 @@ class StepBuilder:
             cache.grow(table)
         return True
 
-    def guard_from_here(self) -> None:
-        """All decodes are in."""
-        self._target = self._guard.target(self.shape)
+    def guard_from_here(self, *, several: bool) -> None:
+        """All decodes are in. `several`: tenants are here."""
+        self._target = self._guard.target(self.shape, several=several)
         self._floor += self.shape.rows
 
     def has_place(self, start: int) -> bool:

@@ -1,12 +1,16 @@
 """Weighted virtual token counters (VTC, Sheng et al. 2024): whoever has had least per weight is served first.
 
 An uncached prompt token costs 1 and an output token 2. A tenant that returns from idle starts no lower than the least of those that are
-active, so that nobody saves up service by being away; its own higher count it keeps. The same holds among a tenant's adapters (the
+active, so that nobody saves up service by being away; its own higher count it keeps. A tenant that sends a request now and then is here
+between them too: for a while after its last one, others leave it what it has needed lately. The same holds among a tenant's adapters (the
 base model is one of them), which weigh alike; their counts are forgotten when they are idle.
 """
 
+import math
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import takewhile
 
 from shared.types import Tenant
 from worker.sequence import Account, RequestState, Share
@@ -14,6 +18,16 @@ from worker.sequence import Account, RequestState, Share
 PROMPT_COST = 1.0
 OUTPUT_COST = 2.0
 REMEMBERED = 1024  # idle tenants whose count is kept; the longest idle is forgotten first
+RECENT_S = 2.0  # for which a tenant is here after its last sequence, and a peak of slots counts
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Here:
+    """Of all tenants that were here when the step began: their peaks and weights in sum, and the least that an active one had had."""
+
+    peaks: int = 0
+    weights: float = 0.0
+    least: float = 0.0
 
 
 class Accounts:
@@ -23,11 +37,37 @@ class Accounts:
         self._active: dict[str, Account] = {}
         self._idle: OrderedDict[str, Account] = OrderedDict()
         self._last_served = 0.0  # of the tenant that left last
+        self.now = 0.0  # seconds
+        self._here = _Here()
 
     @property
     def several(self) -> bool:
-        """Whether more than one tenant is active."""
-        return len(self._active) > 1
+        """Whether more than one tenant is here: active, or was lately."""
+        return len(self._active) > 1 or (bool(self._active) and next(self._recent(), None) is not None)
+
+    def look(self) -> None:
+        """Before a step: what each has had lately."""
+        for account in self._active.values():
+            if account.slots >= account.peak or self.now - account.peak_at > RECENT_S:
+                account.peak, account.peak_at = account.slots, self.now
+        here = [*self._active.values(), *self._recent()]
+        self._here = _Here(
+            peaks=sum(account.peak for account in here),
+            weights=sum(account.weight for account in here),
+            least=min((account.served for account in self._active.values()), default=0.0),
+        )
+
+    def _recent(self) -> Iterator[Account]:
+        """Those that left lately, the last first."""
+        return takewhile(lambda account: self.now - account.left_at <= RECENT_S, reversed(self._idle.values()))
+
+    def room_beside(self, account: Account, slots: int) -> int:
+        """How many of so many slots the active tenant may have, such that all others that are here find as many as they have lately had at
+        most, and one more. Its share by weight it may always have, and all of them while nobody has had less than it."""
+        if not self.several or (len(self._active) > 1 and account.served <= self._here.least):
+            return slots
+        fair = math.ceil(slots * account.weight / max(self._here.weights, account.weight))
+        return max(fair, slots - 1 - max(0, self._here.peaks - account.peak))
 
     @property
     def active(self) -> Iterable[Account]:
@@ -69,6 +109,7 @@ class Accounts:
         if account.live:
             return
         del self._active[account.tenant_id]
+        account.left_at = self.now
         self._last_served = account.served
         self._idle[account.tenant_id] = account
         if len(self._idle) > REMEMBERED:

@@ -21,20 +21,21 @@ class Want:
 
 
 class Guard:
-    """A policy over predicted times. Where nothing decodes there is no target."""
+    """A policy over predicted times. Where nothing decodes there is no target, unless several tenants are here: then a step is no longer
+    than one of them may wait for its end."""
 
     def __init__(self, times: StepTimes, config: SchedulerConfig) -> None:
         self._times = times
         self._target_s = config.target_itl_s
         self._least_s = config.least_itl_s
 
-    def target(self, decodes: StepShape) -> float:
-        """Seconds that the step may take which has these decodes, or infinity."""
-        if not decodes.rows:
+    def target(self, decodes: StepShape, *, several: bool = False) -> float:
+        """Seconds that the step may take which has these decodes, or infinity. `several`: tenants are here."""
+        if not decodes.rows and not several:
             return math.inf
         if self._target_s is not None:
             return self._target_s
-        return max(self._least_s, AUTO * self._times.predict(decodes))
+        return max(self._least_s, AUTO * self._times.predict(decodes)) if decodes.rows else AUTO * self._least_s
 
     def longest(self, step: StepShape, want: Want, *, most: int, target: float) -> int:
         """Positions of the wanted chunk, at most `most`, that keep the step under `target`."""

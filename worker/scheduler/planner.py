@@ -49,7 +49,7 @@ class Planner:
             self._keep_shares(decodes, now)
             self._make_blocks_suffice(decodes, now)
             self._decode(decodes, builder)
-        builder.guard_from_here()
+        builder.guard_from_here(several=self._accounts.several)
         admit = self._lifecycle.preemptions == preempted
         prefills = [seq for seq in self._residents.running if seq.pending > 1]
         if prefills:

@@ -37,10 +37,12 @@ class Shortage(NamedTuple):
 
 
 class TenantShare:
-    """What one of several tenants may have. A tenant that has nothing yet may take one entry whatever its size."""
+    """What one of several tenants may have. A tenant that has nothing yet may take one entry whatever its size. Who has had more than
+    others finds less room than `slots`: what they have needed lately is left to them; but nobody loses what it has for that."""
 
     def __init__(self, config: SchedulerConfig, num_blocks: int, accounts: Accounts) -> None:
         self._accounts = accounts
+        self._max_running, self._reserves = config.max_running, config.tenant_share < 1
         self.slots = max(1, int(config.tenant_share * config.max_running))
         self.blocks = max(1, int(config.tenant_share * num_blocks))
 
@@ -48,7 +50,8 @@ class TenantShare:
         """Whether the tenant may have so much more."""
         if not self._accounts.several or account.slots == 0:
             return True
-        return account.slots + slots <= self.slots and account.holder.blocks + blocks <= self.blocks
+        most = min(self.slots, self._accounts.room_beside(account, self._max_running)) if self._reserves else self.slots
+        return account.slots + slots <= most and account.holder.blocks + blocks <= self.blocks
 
     def exceeded(self, account: Account) -> bool:
         """Whether the tenant has more than its share, taken while it was alone."""

@@ -132,6 +132,7 @@ class Scheduler:
         if len(self._flights) > self._config.depth:
             raise RuntimeError(f"{len(self._flights)} steps are in flight, and depth is {self._config.depth}")
         self._expire(now)
+        self._accounts.look()
         builder = StepBuilder(
             step=self._next_step,
             budget=self._config.step_tokens,
@@ -179,6 +180,7 @@ class Scheduler:
 
     def _expire(self, now: float) -> None:
         self._residents.adapters.now = now
+        self._accounts.now = now
         for seq in reversed(self._registry.expired(now)):
             self._lifecycle.end(seq, End(FinishReason.DEADLINE))
 

@@ -4,6 +4,7 @@ import pytest
 
 from shared.types import Tenant
 from tests.unit.scheduler.rig import Key, Rig
+from worker.scheduler.fairness import RECENT_S
 
 ONE, THREE = Tenant(id="one", salt=b"1"), Tenant(id="three", weight=3.0, salt=b"3")
 
@@ -218,3 +219,53 @@ def test_equal_tenants_do_not_keep_preempting_each_other_for_having_waited() -> 
     ended = sum(key in rig.finished for key in keys[0] + keys[1])
     assert ended > 150
     assert rig.scheduler.stats(rig.now).preemptions <= 0.02 * ended
+
+
+def test_a_flood_leaves_the_slots_that_others_have_needed_lately() -> None:
+    rig = Rig(max_running=16, check=False)
+    flood, modest = Tenant(id="flood"), Tenant(id="modest")
+    many: list[Key] = []
+    for _ in range(4):
+        rig.submit([1, 2], max_tokens=8, tenant=modest)
+    rig.run()
+    most = 0
+    for _ in range(10):
+        keep_waiting(rig, flood, many, at_least=40, max_tokens=60)
+        rig.step()
+        most = max(most, rig.scheduler.stats(rig.now).running)
+    assert most == 16 - 4 - 1, "four, and one more, are left, though nobody has them now"
+    few = [rig.submit([5, 6], max_tokens=8, tenant=modest)[0] for _ in range(4)]
+    keep_waiting(rig, flood, many, at_least=40)
+    rig.step()
+    rig.step()
+    assert all(rig.tokens[key] for key in few), "none of them waits for the end of another's"
+    assert rig.scheduler.stats(rig.now).preemptions == 0
+
+
+def test_what_is_left_to_a_tenant_that_does_not_come_again_is_everybodys() -> None:
+    rig = Rig(max_running=16, check=False)
+    flood, modest = Tenant(id="flood"), Tenant(id="modest")
+    many: list[Key] = []
+    for _ in range(4):
+        rig.submit([1, 2], max_tokens=8, tenant=modest)
+    rig.run()
+    rig.now += RECENT_S + 0.5
+    keep_waiting(rig, flood, many, at_least=40, max_tokens=60)
+    for _ in range(5):
+        rig.step()
+    assert rig.scheduler.stats(rig.now).running == 16
+
+
+def test_who_has_had_least_may_have_all_that_a_tenants_share_allows() -> None:
+    rig = Rig(max_running=16, check=False)
+    rig.submit([1] * 30, tenant=ONE, max_tokens=4)
+    rig.submit([2] * 3, tenant=THREE, max_tokens=4)
+    rig.step()
+    accounts = rig.scheduler._accounts
+    one, three = (next(a for a in accounts.active if a.tenant_id == name) for name in ("one", "three"))
+    accounts.look()
+    assert accounts.room_beside(three, 16) == 16
+    assert accounts.room_beside(one, 16) == 16 - 1 - three.peak
+    three.peak = 15
+    accounts.look()
+    assert accounts.room_beside(one, 16) == 4, "a quarter is its share"

@@ -323,6 +323,7 @@ def test_the_target_is_what_was_asked_for_or_twice_the_decodes(itl: float | None
     guard = Guard(times, config(target_itl_s=itl))
     assert guard.target(StepShape(rows=3, samples=3)) == expected
     assert guard.target(StepShape()) == math.inf
+    assert guard.target(StepShape(), several=True) == (0.05 if itl is None else itl), "another tenant may come"
 
 
 def test_the_target_of_fast_decodes_is_25_ms() -> None:
