@@ -2,89 +2,29 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import grpc.aio
 import httpx
 import pytest
 
 from protos import admin_pb2 as pb
-from protos import admin_pb2_grpc as pb_grpc
 from router.admin.service import Admin, Call
-from router.edge.grpc.admin import server as grpc_server
-from router.edge.http import server as http_server
-from router.edge.http.admin.app import make_admin_app
-from router.fleet.report import WorkerReport
 from router.tenancy.keyring import Keyring
-from router.tenancy.records import DENIED, AuditRecord, Scope
+from router.tenancy.records import DENIED
 from router.tenancy.sqlite.store import SqliteStore
-from router.tenancy.store import AuditQuery
-from shared import rpc
 from shared.errors import Conflict, OctavoError
 from tests.fakes import tenancy
-from tests.fakes.clock import FakeClock
+from tests.fakes.operators import Operators, operators
 from tests.fakes.tenancy import NOW
 
-WORKER = WorkerReport(target="127.0.0.1:1", state="ready", worker_id="w1", model="tiny", running=2)
 BEYOND = {"authorization": "Bearer octk-abcdefghijkl-" + "x" * 43}
-
-
-@dataclass(kw_only=True)
-class Operators:
-    """Both edges over one store. `key` is an admin's, `plain` a key that is none; `http` speaks for the admin."""
-
-    store: SqliteStore
-    clock: FakeClock
-    http: httpx.AsyncClient
-    stub: "pb_grpc.AdminAsyncStub"
-    key: str
-    plain: str
-    service: Admin
-
-    async def denied(self) -> list[AuditRecord]:
-        """The log's denied calls."""
-        await self.service.denials.flushed()
-        return [line.record for line in await self.store.audit_lines(AuditQuery(action=DENIED))]
-
-    async def call(self, method: str, request: Any, key: str | None = None) -> Any:
-        """Over gRPC, as the admin unless another key is given. Raises OctavoError."""
-        metadata = (("authorization", f"Bearer {self.key if key is None else key}"),)
-        try:
-            return await getattr(self.stub, method)(request, metadata=metadata, timeout=20)
-        except grpc.aio.AioRpcError as error:
-            raise rpc.from_rpc_error(error) from error
-
-    async def actions(self) -> list[tuple[str, str, str, str]]:
-        """Who did what, on what, from where."""
-        lines = [line.record for line in await self.store.audit_lines(AuditQuery(actor="ops/main"))]
-        return [(line.actor, line.action, line.subject, line.origin) for line in lines]
 
 
 @pytest.fixture
 async def admin(tmp_path: Path) -> AsyncIterator[Operators]:
-    clock = FakeClock()
-    clock.now = NOW
-    store = SqliteStore(tmp_path / "octavo.db", clock=clock)
-    key = await tenancy.add(store, "ops", scopes=frozenset({Scope.ADMIN}))
-    plain = await tenancy.add(store, "acme", requests_per_minute=60)
-    keyring = Keyring(store, clock=clock)
-    await keyring.refresh()
-    service = Admin(store, keyring, lambda: [WORKER], tenancy.no_drain, clock=clock)
-    http = await http_server.start(make_admin_app(service, max_body_bytes=1 << 16), "127.0.0.1", 0)
-    calls = await grpc_server.start(service, lambda: True, "127.0.0.1", 0)
-    bearer = {"authorization": f"Bearer {key}"}
-    async with (
-        httpx.AsyncClient(base_url=f"http://{http.address}/admin/v1", headers=bearer, timeout=20) as client,
-        rpc.channel(calls.address) as channel,
-    ):
-        stub = pb_grpc.AdminStub(channel)
-        yield Operators(store=store, clock=clock, http=client, stub=stub, key=key, plain=plain, service=service)
-    await http.stop(1)
-    await calls.stop(0)
-    await service.denials.aclose()
-    await store.aclose()
+    async with operators(tmp_path) as both:
+        yield both
 
 
 ROUTES = (
@@ -274,59 +214,6 @@ async def test_denied_calls_stand_in_the_audit_log_with_who_where_and_why_and_no
         ("acme/main", "", "permission_denied, 1 more within 600 s"),
         ("", "", "invalid_value, 1 more within 600 s"),
     ]
-
-
-PREFIX = "You are a clerk of the town library."
-
-
-async def test_a_public_prefix_is_made_read_changed_and_deleted_over_http(admin: Operators) -> None:
-    made = await admin.http.put("/prefixes/clerk", json={"system": PREFIX, "models": ["tiny", "big-*"]})
-    whole = {"name": "clerk", "system": PREFIX, "models": ["tiny", "big-*"], "created": NOW}
-    assert (made.status_code, made.json()) == (200, whole)
-    assert (await admin.http.get("/prefixes/clerk")).json() == whole
-    await admin.http.put("/prefixes/tale", json={"text": "Once upon a time"})
-    listed = (await admin.http.get("/prefixes", params={"page_size": 1})).json()
-    assert listed["prefixes"] == [
-        {"name": "clerk", "kind": "system", "characters": 36, "models": ["tiny", "big-*"], "created": NOW}
-    ]
-    rest = (await admin.http.get("/prefixes", params={"page_token": listed["next_page_token"]})).json()
-    assert [(one["name"], one["kind"], one["models"]) for one in rest["prefixes"]] == [("tale", "text", ["*"])]
-    assert [prefix.name for prefix in (await admin.store.snapshot()).prefixes] == ["clerk", "tale"]
-    assert (await admin.http.delete("/prefixes/tale")).status_code == 204
-    gone = [(await admin.http.request(method, "/prefixes/tale")).status_code for method in ("GET", "DELETE")]
-    assert gone == [404, 404]
-    said = [(action, subject, origin) for _, action, subject, origin in await admin.actions()]
-    assert said == [(f"prefix.{what}", name, "127.0.0.1") for what, name in PREFIX_CHANGES]
-    assert PREFIX not in (await admin.http.get("/audit")).text
-
-
-PREFIX_CHANGES = (("put", "clerk"), ("put", "tale"), ("delete", "tale"))
-
-
-async def test_a_public_prefix_is_made_read_changed_and_deleted_over_grpc(admin: Operators) -> None:
-    given = pb.Prefix(name="clerk", system=PREFIX, models=pb.Patterns(patterns=["tiny"]), created=5)
-    made = await admin.call("PutPrefix", pb.PutPrefixRequest(prefix=given))
-    assert (made.name, made.system, list(made.models.patterns), made.created) == ("clerk", PREFIX, ["tiny"], NOW)
-    assert await admin.call("GetPrefix", pb.GetPrefixRequest(name="clerk")) == made
-    await admin.call("PutPrefix", pb.PutPrefixRequest(prefix=pb.Prefix(name="clerk", text="Once upon a time")))
-    (listed,) = (await admin.call("ListPrefixes", pb.ListPrefixesRequest())).prefixes
-    assert (listed.name, listed.system, listed.characters, list(listed.models.patterns)) == ("clerk", False, 16, ["*"])
-    (_, line) = [line.record for line in await admin.store.audit_lines(AuditQuery(action="prefix"))]
-    assert (line.before, line.detail) == (
-        "36 characters of system, models tiny",
-        "16 characters of text, models *",
-    )
-    await admin.call("DeletePrefix", pb.DeletePrefixRequest(name="clerk"))
-    for method, request in (
-        ("GetPrefix", pb.GetPrefixRequest(name="clerk")),
-        ("DeletePrefix", pb.DeletePrefixRequest(name="clerk")),
-    ):
-        with pytest.raises(OctavoError) as gone:
-            await admin.call(method, request)
-        assert gone.value.code == "not_found"
-    with pytest.raises(OctavoError) as wrong:
-        await admin.call("PutPrefix", pb.PutPrefixRequest(prefix=pb.Prefix(name="clerk")))
-    assert wrong.value.param == "prefix.text"
 
 
 async def test_lists_come_in_pages_that_miss_nothing_and_repeat_nothing(admin: Operators) -> None:

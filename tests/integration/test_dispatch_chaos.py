@@ -131,6 +131,7 @@ async def test_router_case_29_whatever_breaks_each_request_ends_once_and_nothing
                 "unavailable",
                 "deadline_exceeded",
                 "internal_error",
+                "poison_request",  # of one that both workers broke under
             }
             assert ends["ok"] > REQUESTS / 6, ends
             await until(lambda: router.service._dispatcher.flights == 0, "the last flight's end")
