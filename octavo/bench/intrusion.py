@@ -1,13 +1,14 @@
 """`octavo bench intrusion`: what a long prompt that arrives does to the streams that are being written.
 
-Some streams decode undisturbed for half of their tokens; then long prompts arrive, one after another, until the streams end. A gap between
-two pieces of a stream counts as intruded where it overlaps the time from a prompt's sending to its first token.
+The streams are written twice: once undisturbed; and once while long prompts arrive, one after another, from the moment that every stream
+has begun. A gap between two pieces of a stream counts as intruded where it overlaps the time from a prompt's sending to its first token.
 """
 
 import asyncio
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -35,62 +36,72 @@ class Shape:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gaps:
-    """Seconds between two pieces of one stream: those before the first long prompt was sent, and those that overlapped one."""
+    """Seconds between two pieces of one stream: those of streams alone, and those that overlapped a long prompt."""
 
     idle: tuple[float, ...]
     intruded: tuple[float, ...]
 
 
-def split(streams: Sequence[Timeline], intruders: Sequence[Timeline]) -> Gaps:
-    """The streams' gaps. Idle are those after every stream had its first piece."""
-    begun = max(stream.pieces[0] for stream in streams)
-    first = min(intruder.start for intruder in intruders)
-    gaps = [(earlier, later) for stream in streams for earlier, later in pairwise(stream.pieces)]
+def split(alone: Sequence[Timeline], streams: Sequence[Timeline], intruders: Sequence[Timeline]) -> Gaps:
+    """The gaps of both runs. Idle are those after every stream of the first had its first piece."""
+    begun = max(stream.pieces[0] for stream in alone)
     return Gaps(
-        idle=tuple(later - earlier for earlier, later in gaps if earlier >= begun and later <= first),
+        idle=tuple(later - earlier for earlier, later in _pairs(alone) if earlier >= begun),
         intruded=tuple(
             later - earlier
-            for earlier, later in gaps
+            for earlier, later in _pairs(streams)
             if any(earlier < intruder.pieces[0] and later > intruder.start for intruder in intruders)
         ),
     )
 
 
-class _Halfway:
-    """Hears of pieces; `reached` is set when half of all tokens have come, `over` when the streams have ended."""
+def _pairs(streams: Sequence[Timeline]) -> list[tuple[float, float]]:
+    """The moments of each piece and of the one behind it."""
+    return [pair for stream in streams for pair in pairwise(stream.pieces)]
 
-    def __init__(self, tokens: int):
-        self.reached = asyncio.Event()
+
+class _Progress:
+    """`begun` is set when every stream has its first piece, `over` when the streams have ended."""
+
+    def __init__(self, streams: int):
+        self.begun = asyncio.Event()
         self.over = False
-        self._left = tokens // 2
+        self._silent = set(range(streams))
 
-    def piece(self, _moment: float) -> None:
-        """One more."""
-        self._left -= 1
-        if self._left <= 0:
-            self.reached.set()
+    def piece(self, stream: int, _moment: float) -> None:
+        """One more of a stream."""
+        self._silent.discard(stream)
+        if not self._silent:
+            self.begun.set()
+
+    def end(self) -> None:
+        """Of all streams, or of one that failed; who waits for their beginning waits no longer."""
+        self.over = True
+        self.begun.set()
 
 
-async def _intrude(client: aiohttp.ClientSession, model: str, shape: Shape, half: _Halfway) -> list[Timeline]:
-    """Long prompts, each new to the server, from half of the streams' tokens on to their end."""
+async def _intrude(client: aiohttp.ClientSession, model: str, shape: Shape, seen: _Progress) -> list[Timeline]:
+    """Long prompts, each new to the server, from the streams' beginning to their end."""
     draw = random.Random(1)
     made = []
-    await half.reached.wait()
-    while not half.over:
+    await seen.begun.wait()
+    while not seen.over:
         prompt = tuple(draw.randint(*shape.vocabulary) for _ in range(shape.prompt_tokens))
         made.append(await load.request(client, Item(prompt=prompt, output_tokens=_INTRUDER_OUTPUT), model))
     return made
 
 
-async def _stream_all(client: aiohttp.ClientSession, model: str, shape: Shape, half: _Halfway) -> list[Timeline]:
-    draw = random.Random(2)
+async def _stream_all(
+    client: aiohttp.ClientSession, model: str, shape: Shape, draw: random.Random, seen: _Progress
+) -> list[Timeline]:
     prompts = [tuple(draw.randint(*shape.vocabulary) for _ in range(STREAM_PROMPT)) for _ in range(shape.streams)]
     items = [Item(prompt=prompt, output_tokens=shape.output_tokens) for prompt in prompts]
     try:
-        return await asyncio.gather(*(load.request(client, item, model, half.piece) for item in items))
+        return await asyncio.gather(
+            *(load.request(client, item, model, partial(seen.piece, place)) for place, item in enumerate(items))
+        )
     finally:
-        half.over = True
-        half.reached.set()
+        seen.end()
 
 
 def figures(gaps: Gaps) -> dict[str, float | int]:
@@ -109,11 +120,12 @@ async def measure(
     """The report. Raises RequestFailed, and Internal where the streams ended before a long prompt was answered."""
     async with load.session(url, api_key) as client:
         name = model or await load.only_model(client)
-        half = _Halfway(shape.streams * shape.output_tokens)
+        draw, seen = random.Random(2), _Progress(shape.streams)
+        alone = await _stream_all(client, name, shape, draw, _Progress(shape.streams))
         streams, intruders = await asyncio.gather(
-            _stream_all(client, name, shape, half), _intrude(client, name, shape, half)
+            _stream_all(client, name, shape, draw, seen), _intrude(client, name, shape, seen)
         )
-    gaps = split(streams, intruders) if intruders else Gaps(idle=(), intruded=())
+    gaps = split(alone, streams, intruders)
     if not gaps.idle or not gaps.intruded:
         raise Internal("the streams were too short: no long prompt arrived while they were written")
     run = {

@@ -14,18 +14,14 @@ def timeline(start: float, *pieces: float) -> Timeline:
     return Timeline(start=start, pieces=pieces, end=pieces[-1], prompt_tokens=1, output_tokens=len(pieces))
 
 
-def test_gaps_before_the_first_prompt_are_idle_and_those_that_overlap_one_are_intruded() -> None:
-    first = timeline(0.0, 1.0, 3.0, 4.0, 6.0, 9.0, 10.0)  # 1-3 before the other stream has begun
-    second = timeline(0.0, 2.0, 4.5, 8.0, 8.5)
-    prompts = [timeline(5.0, 5.5, 5.6), timeline(8.2, 8.4, 9.9)]
-    gaps = intrusion.split([first, second], prompts)
+def test_gaps_of_streams_alone_are_idle_and_those_that_overlap_a_prompt_are_intruded() -> None:
+    alone = [timeline(0.0, 1.0, 3.0, 4.0), timeline(0.0, 2.0, 4.5)]  # 1-3 before the other stream has begun
+    streams = [timeline(10.0, 13.0, 14.0, 16.0, 19.0, 20.0), timeline(10.0, 12.0, 14.5, 18.0, 18.5)]
+    prompts = [timeline(15.0, 15.5, 15.6), timeline(18.2, 18.4, 19.9)]
+    gaps = intrusion.split(alone, streams, prompts)
     assert sorted(gaps.idle) == [1.0, 2.5]  # 3-4, 2-4.5
-    assert sorted(gaps.intruded) == [
-        0.5,
-        2.0,
-        3.0,
-        3.5,
-    ]  # 8-8.5, 4-6, 6-9, 4.5-8; 9-10 is after the prompt's first token
+    # 18-18.5, 14-16, 16-19, 14.5-18; 19-20 is after the prompt's first token
+    assert sorted(gaps.intruded) == [0.5, 2.0, 3.0, 3.5]
 
 
 def test_figures_are_percentiles_in_milliseconds_and_the_ratio_of_the_worst() -> None:

@@ -65,7 +65,7 @@ def test_long_prompts_arrive_among_streams_of_our_server(setting: Setting) -> No
     [run] = report["runs"]
     assert run["intruders"] >= 1
     assert len(run["intruder_ttft_ms"]) == run["intruders"]
-    assert run["idle_gaps"] > 100
+    assert run["idle_gaps"] > 0
     assert run["intruded_gaps"] > 0
     assert run["p99_ratio"] > 0
 

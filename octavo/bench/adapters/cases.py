@@ -35,8 +35,9 @@ class Case:
         return self.distinct if 1 < self.distinct <= self.slots else RUNNING
 
     def requests(self, usual: int) -> int:
-        """Of a run that has `usual` ones elsewhere: enough for each adapter to be asked for where all fit, else twice as many."""
-        return max(usual, self.distinct) if self.distinct <= self.slots else 2 * usual
+        """Of a run that has `usual` ones elsewhere: enough for each adapter to be asked for where all fit, else four times as many, so that
+        what is measured is not mostly the end, where few requests are left and each waits for a slot of its own."""
+        return max(usual, self.distinct) if self.distinct <= self.slots else 4 * usual
 
     def adapters(self, requests: int, seed: int) -> list[int]:
         """The adapter of each of so many requests."""

@@ -22,7 +22,7 @@ def add(kinds: Any) -> None:
         description="The engine in this process, in turns with adapters and without. D/S: throughput with D adapters on S device slots, "
         "beside what reading each step's different adapters allows. Where they fit, requests take them in turn and D run at a time; "
         "else they are drawn by Zipf's law. idle: batches without adapters, on an engine with slots and on one without. cliff: the "
-        "time to the first token with 24 adapters on 16 slots and with 16, at 70 %% of the capacity. vllm: its CPU build with eight "
+        "time to the first token with 24 adapters on 16 slots and with 16, at 70 % of the capacity. vllm: its CPU build with eight "
         "adapters beside ours on a few requests, where `octavo bench peers` finds it (minutes).",
     )
     parser.add_argument("--model", default="demo", help="a directory, or what `octavo pull` takes (%(default)s)")

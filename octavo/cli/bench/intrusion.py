@@ -14,8 +14,8 @@ def add(kinds: Any) -> None:
     parser = kinds.add_parser(
         "intrusion",
         help="streams while long prompts arrive",
-        description="The time between the tokens of some streams, undisturbed and while long prompts arrive; without --url, on the demo "
-        "model, served for the run.",
+        description="The time between the tokens of some streams, written twice: undisturbed, and while long prompts arrive; without "
+        "--url, on the demo model, served for the run.",
     )
     parser.add_argument("--url", type=url, help="of the server: http://127.0.0.1:8000")
     add_api_key(parser)
