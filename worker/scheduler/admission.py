@@ -1,6 +1,7 @@
 """Who gets a place in a step: all blocks of the prompt, and a slot for each choice, or none of it."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from shared.hashing import BLOCK_SIZE
 from worker.kvcache.cache import Hits, blocks_for
@@ -29,6 +30,17 @@ def _copies(sequences: int, tokens: int) -> int:
     return sequences - 1 if tokens % BLOCK_SIZE else 0
 
 
+class Bar(NamedTuple):
+    """Of unfinished prefills, the highest class and the least that a tenant has had: who waits below it goes before them."""
+
+    priority: int
+    served: float
+
+    def lets(self, entry: Entry) -> bool:
+        """Whether the entry goes first."""
+        return entry.priority <= self.priority and entry.account.served < self.served
+
+
 class Admission:
     """Places waiting entries. In `run` the running sequences have had their turn already."""
 
@@ -54,14 +66,15 @@ class Admission:
         """Whether anyone waits and a slot is free."""
         return len(self._queue) > 0 and self._residents.slots.free > 0
 
-    def run(self, builder: StepBuilder, now: float, *, crowded: bool) -> None:
+    def run(self, builder: StepBuilder, now: float, *, crowded: bool, bar: Bar | None = None) -> None:
         """Admit as many as there is room and budget for, and schedule what the budget allows of them.
 
         `crowded`: an older prefill is unfinished. Then who is admitted gets what completes its own prefill, or no more than a first piece.
+        `bar`: only those below it, as far as there is room for them without preempting anyone.
         """
         if not len(self._queue) or builder.budget <= 0:
             return
-        offers = _Offers(self, builder, now, promised=self._promised(), crowded=crowded)
+        offers = _Offers(self, builder, now, promised=self._promised(), crowded=crowded, bar=bar)
         self._queue.offer(offers.place, now, lookahead=self._residents.slots.free > 0)
 
     def _promised(self) -> int:
@@ -159,12 +172,22 @@ class Admission:
 class _Offers:
     """One step's offers. `promised` blocks are spoken for. The first to be admitted is, whatever the step's target time."""
 
-    def __init__(self, admission: Admission, builder: StepBuilder, now: float, *, promised: int, crowded: bool) -> None:
+    def __init__(
+        self,
+        admission: Admission,
+        builder: StepBuilder,
+        now: float,
+        *,
+        promised: int,
+        crowded: bool,
+        bar: Bar | None,
+    ) -> None:
         self._admission = admission
         self._builder = builder
         self._now = now
         self._promised = promised
         self._crowded = crowded
+        self._bar = bar
         self._attempts = ROOM_ATTEMPTS
         self._admitted = False
 
@@ -172,6 +195,8 @@ class _Offers:
         """Admit the entry, or say why not."""
         if self._builder.budget <= 0 or (self._admitted and not self._builder.has_place(0)):
             return Verdict.STOP
+        if self._bar and not self._bar.lets(entry):
+            return Verdict.STOP if self._admission.starving(entry, self._now) else Verdict.PASSED
         if entry.leader.unknown:  # its last token is still in flight
             return Verdict.PASSED
         if not self._admission.adapter_there(entry):
@@ -187,7 +212,7 @@ class _Offers:
             self._admitted = True
             self._admission.admit(entry, demand, self._builder, crowded=self._crowded)
             return Verdict.ADMITTED
-        return self._refuse(entry, shortage)
+        return Verdict.STOP if self._bar else self._refuse(entry, shortage)
 
     def _refuse(self, entry: Entry, shortage: Shortage) -> Verdict:
         if self._admission.soon(shortage):

@@ -3,7 +3,7 @@
 from collections import Counter
 
 from shared.hashing import BLOCK_SIZE
-from worker.scheduler.admission import Admission
+from worker.scheduler.admission import Admission, Bar
 from worker.scheduler.builder import StepBuilder
 from worker.scheduler.config import SchedulerConfig
 from worker.scheduler.fairness import Accounts
@@ -116,19 +116,23 @@ class Planner:
                 builder.add(seq, 1)
 
     def _prefill(self, prefills: list[SequenceState], builder: StepBuilder, now: float, *, admit: bool) -> None:
-        """The oldest prefill is sure of what completes it, or of half of what there is room for. The rest is for those that it completes,
-        shortest first, and for admission, which is sure of one position; what they leave goes by age. So a long prompt neither waits for
-        ever nor makes short ones wait for its end."""
+        """Prefills take turns by what their tenants have had, those of one tenant by age; who waits goes before those of tenants that
+        have had more. The first is sure of what completes it, or of half of what there is room for. The rest is for those that it
+        completes, shortest first, and for admission, which is sure of one position; what they leave goes by turns. So a long prompt
+        neither waits for ever nor makes short ones wait for its end."""
+        turns = sorted(prefills, key=_served)
+        if admit and self._accounts.several:
+            self._admission.run(builder, now, crowded=False, bar=_bar(turns))
         door = builder.hold(0, 1 if admit and self._admission.possible and builder.budget > 1 else 0)
-        oldest = prefills[0]
-        room = builder.room_for(oldest)
-        sure = builder.hold(oldest.scheduled, room if room == oldest.pending else room - room // 2)
-        self._complete(sorted(prefills[1:], key=lambda seq: seq.pending), builder)
+        first = turns[0]
+        room = builder.room_for(first)
+        sure = builder.hold(first.scheduled, room if room == first.pending else room - room // 2)
+        self._complete(sorted(turns[1:], key=lambda seq: (_served(seq), seq.pending)), builder)
         builder.release(door)
         if admit:
             self._admission.run(builder, now, crowded=True)
         builder.release(sure)
-        for seq in prefills:
+        for seq in turns:
             if seq.last_step == builder.step or seq.phase is not Phase.RUNNING:  # it was served, or preempted just now
                 continue
             room = builder.room_for(seq)
@@ -143,3 +147,11 @@ class Planner:
             if builder.room_for(seq) < seq.pending:
                 return
             builder.add(seq, seq.pending)
+
+
+def _served(seq: SequenceState) -> float:
+    return seq.request.account.served
+
+
+def _bar(prefills: list[SequenceState]) -> Bar:
+    return Bar(priority=min(seq.request.priority for seq in prefills), served=min(map(_served, prefills)))

@@ -269,3 +269,41 @@ def test_who_has_had_least_may_have_all_that_a_tenants_share_allows() -> None:
     three.peak = 15
     accounts.look()
     assert accounts.room_beside(one, 16) == 4, "a quarter is its share"
+
+
+def steps_beside_unfinished_prompts(modest: Tenant) -> int:
+    """Until a prompt of 30 tokens is through, which comes when another tenant has had much more and has unfinished ones."""
+    rig = Rig(step_tokens=24, max_running=8, tenant_share=1.0)
+    rig.submit([1, 2], tenant=modest, max_tokens=100)  # so that it is here, and does not begin level with the other
+    for number in range(6):
+        rig.submit([5 + number] * 60, tenant=Tenant(id="greedy"), max_tokens=20)
+    for _ in range(4):
+        rig.step()
+    (key,) = rig.submit([40] * 30, tenant=modest)
+    steps = 0
+    while not rig.tokens[key]:
+        rig.step()
+        steps += 1
+    rig.check()
+    return steps
+
+
+def test_a_prompt_of_who_has_had_less_goes_before_unfinished_ones_of_who_has_had_more() -> None:
+    assert steps_beside_unfinished_prompts(Tenant(id="modest")) == 2, "30 tokens, where decodes leave some 20 a step"
+
+
+def test_but_not_before_those_of_a_higher_class() -> None:
+    assert steps_beside_unfinished_prompts(Tenant(id="modest", top_class=1)) > 2
+
+
+def test_a_long_prompt_of_who_has_had_more_gets_on_beside_a_stream_of_others() -> None:
+    rig = Rig(step_tokens=24, max_running=8, num_blocks=200, tenant_share=1.0, check=False)
+    (long,) = rig.submit([5] * 240, tenant=Tenant(id="greedy"), max_tokens=1)
+    few: list[Key] = []
+    steps = 0
+    while not rig.tokens[long]:
+        keep_waiting(rig, Tenant(id="modest"), few, at_least=6)
+        rig.step()
+        steps += 1
+        assert steps < 200, "each has its turn"
+    rig.check()
