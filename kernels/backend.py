@@ -16,6 +16,7 @@ from kernels.cpu import build, isa
 from kernels.cpu.engine import Engine, UnusableLibrary
 from kernels.cpu.ops import CpuOps
 from kernels.embed.reference import embed
+from kernels.errors import NotOffered
 from kernels.kv import KVPool
 from kernels.kv import block_bytes as reference_block_bytes
 from kernels.kv.cpu import block_bytes as cpu_block_bytes
@@ -88,14 +89,14 @@ def backend(name: str = "reference", *, threads: int = 1, isa: str = "auto", det
     `isa` limits the instructions that compiled CPU kernels may use (see kernels.cpu.isa). `deterministic`: a row's result
     depends on no other row; on a CPU that is so in any case, as far as `pack` is told the same.
 
-    ValueError lists what there is; kernels.cpu.build.NoCompiler or UnusableLibrary tell why `cpu` cannot be had,
-    kernels.gpu.arch.NoGpu why `triton` cannot.
+    Raises NoBackend: NotOffered lists what there is; kernels.cpu.build.NoCompiler or UnusableLibrary tell why `cpu` cannot
+    be had, kernels.gpu.arch.NoGpu why `triton` cannot.
     """
     if name == "triton" or (name == "auto" and torch.cuda.is_available()):
         return _triton(deterministic)
     makers = {"auto": _auto, "cpu": _cpu, "reference": _reference}
     if name not in makers:
-        raise ValueError(f"no kernel backend {name!r}; there are: {', '.join([*makers, 'triton'])}")
+        raise NotOffered(f"no kernel backend {name!r}; there are: {', '.join([*makers, 'triton'])}")
     return makers[name](threads, isa)
 
 

@@ -2,11 +2,14 @@
 
 import math
 import os
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
+from worker.cgroups import groups, lines
 from worker.execution.config import Dtype
 
-_CGROUP = Path("/sys/fs/cgroup")
+_QUOTA_FILES = {1: ("cpu.cfs_quota_us", "cpu.cfs_period_us"), 2: ("cpu.max",)}
 _ON_CPU: dict[str, Dtype] = {
     "float32": "float32",
     "bfloat16": "bfloat16",
@@ -36,9 +39,12 @@ def target_itl(wanted: str | float) -> float | None:
 
 
 def threads(wanted: int, *, affinity: int, quota: float | None) -> int:
-    """That compute: whole cores of what the process may use. `quota` is in cores, None without a limit."""
-    if wanted:
-        return wanted
+    """That compute, where 0 is wanted: as many as cores are usable."""
+    return wanted or usable(affinity, quota)
+
+
+def usable(affinity: int, quota: float | None) -> int:
+    """Whole cores that a process really gets, at least one. `quota` is in cores, None without a limit."""
     return affinity if quota is None else max(1, min(affinity, int(quota)))
 
 
@@ -53,15 +59,18 @@ def parse_quota(cpu_max: str) -> float | None:
     return None if limit in ("max", "", "-1") else int(limit) / int(period)
 
 
-def _read_quota(root: Path) -> float | None:
-    for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
-        try:
-            return parse_quota(" ".join((root / name).read_text().strip() for name in names))
-        except (OSError, ValueError):
-            continue
-    return None
+def _quotas(root: Path) -> Iterator[float]:
+    """Those of all control groups that this process is in, which hold together."""
+    for group in groups("cpu", root):
+        told = [lines(group.folder / name) for name in _QUOTA_FILES[group.version]]
+        if all(told):
+            with suppress(ValueError):  # a file of another layout tells no quota
+                quota = parse_quota(" ".join(text[0].strip() for text in told))
+                if quota is not None:
+                    yield quota
 
 
-def cores(root: Path = _CGROUP) -> tuple[int, float | None]:
-    """The cores that the process may run on, and its cgroup's quota in cores (None: no limit, or none to be read)."""
-    return len(os.sched_getaffinity(0)), _read_quota(root)
+def cores(root: Path = Path("/")) -> tuple[int, float | None]:
+    """The cores that the process may run on, and its control groups' least quota in cores (None: no limit, or none to be read). `root`
+    holds proc and sys."""
+    return len(os.sched_getaffinity(0)), min(_quotas(root), default=None)

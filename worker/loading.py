@@ -51,14 +51,15 @@ def set_threads(config: WorkerConfig, environ: MutableMapping[str, str]) -> int:
 
 
 def load(config: WorkerConfig) -> Parts:
-    """Raises LoadFailed for whatever is wrong with the model, or does not fit."""
+    """Raises LoadFailed for whatever is wrong with the model, does not fit, or cannot be computed as asked for."""
     threads = set_threads(config, os.environ)
+    from kernels.errors import NoBackend
     from worker.execution.build import InsufficientMemory, ModelError
     from worker.sources.errors import SourceError
 
     try:
         return _load(config, threads)
-    except (SourceError, ModelError, InsufficientMemory, TokenizerFilesError) as error:
+    except (SourceError, ModelError, InsufficientMemory, TokenizerFilesError, NoBackend) as error:
         raise LoadFailed(str(error)) from error
 
 

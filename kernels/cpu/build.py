@@ -12,13 +12,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from kernels.cpu.isa import LEVELS, X86, Level, compiler_flags
+from kernels.errors import NoBackend
 
 _ROOT = Path(__file__).parent.parent
 _FLAGS = ("-std=c++20", "-O3", "-fPIC", "-pthread", "-fno-math-errno")
 _TIMEOUT = 600  # seconds for one file
 
 
-class NoCompiler(Exception):
+class NoCompiler(NoBackend):
     """The kernels cannot be compiled here. The message tells why."""
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from kernels.cpu.isa import Level
+from kernels.errors import NoBackend
 
 _POINTER, _INT, _REAL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
@@ -43,7 +44,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
 }
 
 
-class UnusableLibrary(Exception):
+class UnusableLibrary(NoBackend):
     """The library was built, but this process may not run it. The message tells why."""
 
 

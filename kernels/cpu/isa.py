@@ -4,6 +4,8 @@ import platform
 from pathlib import Path
 from typing import Literal, get_args
 
+from kernels.errors import NotOffered
+
 Level = Literal["amx", "avx512", "avx2", "generic"]
 LEVELS: tuple[Level, ...] = get_args(Level)
 
@@ -38,14 +40,14 @@ def levels(cpuinfo: Path = Path("/proc/cpuinfo")) -> tuple[Level, ...]:
 
 
 def choose(wanted: str = "auto", cpuinfo: Path = Path("/proc/cpuinfo")) -> Level:
-    """The wanted level, or the best. ValueError where it is unknown, or the machine lacks it."""
+    """The wanted level, or the best. NotOffered where it is unknown, or the machine lacks it."""
     there = levels(cpuinfo)
     if wanted == "auto":
         return there[0]
     for level in there:
         if level == wanted:
             return level
-    raise ValueError(f"cpu instruction set {wanted!r} cannot be used here; there are: auto, {', '.join(there)}")
+    raise NotOffered(f"cpu instruction set {wanted!r} cannot be used here; there are: auto, {', '.join(there)}")
 
 
 def _features(cpuinfo: Path) -> set[str]:

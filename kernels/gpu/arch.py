@@ -5,11 +5,13 @@ from dataclasses import dataclass
 
 import torch
 
+from kernels.errors import NoBackend
+
 INTERPRETER = "interpreter"
 SHARED_LIMIT = {"sm_80": 166_912, "sm_89": 101_376, "sm_90": 232_448, "gfx942": 65_536}  # bytes a block may have
 
 
-class NoGpu(RuntimeError):
+class NoGpu(NoBackend):
     """There is neither a GPU nor Triton's interpreter (TRITON_INTERPRET=1). The message says what was looked for."""
 
 

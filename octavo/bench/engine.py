@@ -83,7 +83,7 @@ def parts_of(settings: WorkerConfig) -> Parts:
     """As the worker loads it. Raises Internal where it cannot be loaded."""
     try:
         return load(settings)
-    except (LoadFailed, ValueError) as error:  # ValueError: no such backend
+    except LoadFailed as error:
         raise Internal(str(error)) from error
 
 

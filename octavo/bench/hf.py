@@ -9,6 +9,7 @@ from octavo.bench import metrics
 from octavo.bench.metrics import Timeline
 from octavo.bench.serving import line, report
 from octavo.bench.workload import Item, Workload
+from shared.errors import InvalidRequest
 
 
 class _Clock:
@@ -49,11 +50,14 @@ def _timeline(model: Any, item: Item) -> Timeline:
 
 
 def measure(path: Path, workload: Workload, *, requests: int, progress: Callable[[str], None]) -> dict[str, Any]:
-    """A report of one run, after one request that does not count, in the dtype that the model is stored in."""
+    """A report of one run, after one request that does not count, in the dtype that the model is stored in. Raises InvalidRequest."""
     import torch
     import transformers
 
-    model = transformers.AutoModelForCausalLM.from_pretrained(str(path), dtype="auto").eval()
+    try:
+        model = transformers.AutoModelForCausalLM.from_pretrained(str(path), dtype="auto").eval()
+    except (OSError, ValueError) as error:
+        raise InvalidRequest(f"transformers cannot read {path}: {error}") from error
     with torch.inference_mode():
         _timeline(model, workload.items[0])
         timelines = [_timeline(model, item) for item in workload.first(requests).items]

@@ -1,7 +1,6 @@
 """Workers and the router before them, as one thing that starts and stops."""
 
 import asyncio
-import os
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,6 +10,7 @@ from typing import Any
 from octavo.supervise.ports import is_free, port_of, with_port
 from shared.supervise.process import Command, Event
 from shared.supervise.supervised import Report, Supervised
+from worker import auto
 
 LOOPBACK = "127.0.0.1"
 SPARE_SECONDS = 5.0  # beyond a child's own drain, before it is killed
@@ -46,7 +46,7 @@ class Endpoints:
 
 
 def shared_out(workers: int, cores: int) -> tuple[str, ...]:
-    """The flags that share the machine's cores and memory among several workers; one worker alone chooses for itself."""
+    """The flags that share `cores`, those that this process really gets, and memory among several workers; one alone chooses for itself."""
     if workers == 1:
         return ()
     return ("--threads", str(max(1, cores // workers)), "--memory-share", f"{1 / workers:.4f}")
@@ -57,7 +57,7 @@ def worker_command(config: StackConfig, listening: Event | None) -> Command:
     port = "0" if listening is None else str(port_of(listening["address"]))
     arguments = ("--model", config.model, "--served-name", config.served_name, "--host", LOOPBACK, "--port", port)
     common = ("--drain-seconds", str(config.drain_seconds), "--log-level", config.log_level)
-    parts = shared_out(config.workers, len(os.sched_getaffinity(0)))
+    parts = shared_out(config.workers, auto.usable(*auto.cores()))
     return Command(
         module="worker.main",
         arguments=(*arguments, *common, *parts, *config.worker_arguments),

@@ -1,6 +1,7 @@
 """What `octavo bench` takes and refuses, before anything heavy is imported or run."""
 
 import argparse
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +12,17 @@ from octavo.bench import workload
 from octavo.cli import bench, main
 from octavo.cli.bench import engine, peers, sweep
 from shared.errors import InvalidRequest
+from tests.fakes.tiny_models import write_tiny_llama
 
 HEAVY = ("torch", "transformers", "grpc", "aiohttp")
 KINDS = ("serving", "intrusion", "engine", "kernels", "sweep", "bitwise", "adapters", "peers", "hf")
+
+
+@pytest.fixture(autouse=True)
+def threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment as it was: some kinds tell OpenMP its threads."""
+    for name, value in (("OMP_NUM_THREADS", "2"), ("OMP_WAIT_POLICY", "PASSIVE")):
+        monkeypatch.setenv(name, os.environ.get(name, value))
 
 
 def parsed(*arguments: str) -> argparse.Namespace:
@@ -63,6 +72,57 @@ def test_a_sweep_makes_room_for_its_largest_step() -> None:
     assert (settings.max_running, settings.step_tokens) == (48, 700)
 
 
+@pytest.mark.parametrize(
+    ("kind", "flag", "value", "said"),
+    [
+        ("kernels", "--seconds", "-1", "'-1' is not a number of at least 0"),
+        ("kernels", "--seconds", "nan", "'nan' is not a number of at least 0"),
+        ("kernels", "--decode", "1:-5", "'-5' is not a whole number of at least 0"),
+        ("kernels", "--decode", "1:x", "'x' is not a whole number of at least 0"),
+        ("kernels", "--prefill", "0:5", "'0' is not a whole number of at least 1"),
+        ("kernels", "--ops", "nosuch", "invalid choice: 'nosuch'"),
+        ("bitwise", "--seconds", "-1", "'-1' is not a number of at least 0"),
+    ],
+)
+def test_what_no_kernel_can_be_measured_with_is_refused_before_any_is(
+    kind: str, flag: str, value: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        parsed(kind, flag, value)
+    assert end.value.code == 2
+    assert f"argument {flag}: {said}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["kernels", "bitwise", "engine", "sweep"])
+@pytest.mark.parametrize("flags", [("--cpu-isa", "sse"), ("--backend", "abacus")])
+def test_instructions_and_backends_that_are_not_there_are_told_in_one_line(
+    kind: str, flags: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_tiny_llama(tmp_path / "tiny")
+    assert main.main(["bench", kind, "--model", str(folder), *flags]) == 1
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith("octavo: ")
+    assert repr(flags[1]) in said
+    assert "there are: auto" in said
+
+
+@pytest.mark.parametrize("kind", ["kernels", "bitwise", "engine", "sweep", "hf"])
+def test_a_folder_without_a_model_is_told_in_one_line(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.main(["bench", kind, "--model", str(tmp_path)]) == 1
+    said = capsys.readouterr().err.splitlines()
+    assert said[-1].startswith("octavo: ")
+    assert str(tmp_path) in said[-1]
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "tenancy", "placement", "router"])
+def test_no_help_shows_what_argparse_would_have_replaced(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parsed(kind, "--help")
+    assert "%" not in capsys.readouterr().out.replace("70 % of", "")
+
+
 @pytest.mark.parametrize("arguments", [["--at", "8"], ["--at", "0:4"], ["--rounds", "0"], ["--parts", "gpu"]])
 def test_numbers_and_loads_that_mean_nothing_are_refused(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
@@ -79,6 +139,8 @@ def test_a_peer_that_is_not_known_and_a_place_without_peers_are_told(
     monkeypatch.setenv("PEERS_HOME", str(tmp_path))
     assert main.main(["bench", "peers"]) == 1
     assert f"no peer is installed in {tmp_path}" in capsys.readouterr().err
+    assert main.main(["bench", "peers", "--peers", "openvino"]) == 1
+    assert f"openvino: not installed in {tmp_path}" in capsys.readouterr().err
     assert main.main(["bench", "peers", "--peers", "abacus"]) == 1
     assert "abacus" in capsys.readouterr().err
 

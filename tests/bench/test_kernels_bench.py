@@ -10,6 +10,7 @@ from octavo.bench.bound import Limits
 from octavo.bench.kernels import cases
 from octavo.bench.kernels.measure import markdown, measure
 from octavo.bench.kernels.rig import Rig, Step
+from octavo.cli.bench.kernels import OPS
 from tests.fakes.checkpoint import tiny_llama
 
 DECODES = (Step(sequences=1, start=20, length=1), Step(sequences=3, start=41, length=1))
@@ -30,7 +31,7 @@ def rows(ops: Backend, *only: str) -> list[dict[str, object]]:
 def test_each_op_is_measured_at_each_step_and_equals_itself() -> None:
     found = rows(backend("reference"))
     ops = {"prepare", "attn_in", "attention", "attn_out", "mlp", "layers"}
-    assert {row["op"] for row in found} == ops | {"embed", "logits", "greedy", "sample"}
+    assert {row["op"] for row in found} == ops | {"embed", "logits", "greedy", "sample"} == set(OPS)
     for op in ops:
         assert [row["case"] for row in found if row["op"] == op] == ["1 x 1 at 20", "3 x 1 at 41", "1 x 24 at 16"]
     assert {row["error"] for row in found if row["op"] != "prepare"} == {0.0}

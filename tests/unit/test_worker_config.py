@@ -65,21 +65,37 @@ def test_auto_threads_are_the_whole_cores_that_the_process_gets(wanted, affinity
     assert auto.threads(wanted, affinity=affinity, quota=quota) == threads
 
 
+SLICE = "0::/octavo.slice/worker.service\n"
+V1 = "4:memory:/a\n3:cpu,cpuacct:/octavo/worker\n0::/a\n"
+
+
 @pytest.mark.parametrize(
-    ("files", "quota"),
+    ("groups", "files", "quota"),
     [
-        ({"cpu.max": "150000 100000\n"}, 1.5),
-        ({"cpu.max": "max 100000\n"}, None),
-        ({"cpu/cpu.cfs_quota_us": "200000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 2.0),
-        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None),
-        ({"cpu.max": "nonsense\n"}, None),
-        ({}, None),
+        ("0::/\n", {"cpu.max": "150000 100000\n"}, 1.5),
+        ("0::/\n", {"cpu.max": "max 100000\n"}, None),
+        ("0::/\n", {"cpu.max": "nonsense\n"}, None),
+        ("0::/\n", {}, None),
+        (None, {"cpu.max": "150000 100000\n"}, None),
+        # a service's own quota, one of the slice that it is in, and the less of both
+        (SLICE, {"octavo.slice/worker.service/cpu.max": "200000 100000\n"}, 2.0),
+        (SLICE, {"octavo.slice/worker.service/cpu.max": "max 100000\n", "octavo.slice/cpu.max": "300000 100000\n"}, 3.0),
+        (SLICE, {"octavo.slice/worker.service/cpu.max": "800000 100000\n", "octavo.slice/cpu.max": "50000 100000\n"}, 0.5),
+        # a container that sees nothing but its own group
+        (SLICE, {"cpu.max": "150000 100000\n"}, 1.5),
+        (V1, {"cpu/cpu.cfs_quota_us": "200000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 2.0),
+        (V1, {"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None),
+        (V1, {"cpu/octavo/worker/cpu.cfs_quota_us": "50000\n", "cpu/octavo/worker/cpu.cfs_period_us": "100000\n"}, 0.5),
     ],
-)
-def test_the_quota_is_read_from_either_kind_of_cgroup(files, quota, tmp_path: Path):
+)  # fmt: skip
+def test_the_quota_is_the_least_of_all_control_groups_that_the_process_is_in(groups, files, quota, tmp_path: Path):
+    if groups is not None:
+        (tmp_path / "proc/self").mkdir(parents=True)
+        (tmp_path / "proc/self/cgroup").write_text(groups)
     for name, text in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
+        file = tmp_path / "sys/fs/cgroup" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
     affinity, got = auto.cores(tmp_path)
     assert got == quota
     assert affinity >= 1

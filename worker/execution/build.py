@@ -1,5 +1,6 @@
 """From a checkpoint and a configuration to a runner."""
 
+import logging
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -29,6 +30,8 @@ from worker.sampling.sampler import Sampler
 from worker.sampling.state import SamplingState
 
 __all__ = ["Device", "InsufficientMemory", "ModelError", "ModelRunner", "Runner", "RunnerConfig", "build"]
+
+_LOG = logging.getLogger("octavo.worker")
 
 
 class Runner(Executor, Protocol):
@@ -75,10 +78,11 @@ def build(
 ) -> Runner:
     """Load the model, size and allocate the KV cache. `progress(done, total)` counts layers. `device` is the backend's own unless given.
 
-    Raises ModelError (what is wrong with the checkpoint or does not fit it) and InsufficientMemory.
+    Raises ModelError (what is wrong with the checkpoint or does not fit it), InsufficientMemory, and kernels.errors.NoBackend.
     """
     torch.set_num_threads(config.threads)
     ops = backend(config.backend, threads=config.threads, isa=config.cpu_isa, deterministic=config.deterministic)
+    _LOG.info("kernels: %s (%s)", ops.name, ops.numerics)
     with torch.inference_mode():
         model = load(checkpoint, torch_dtype(config.dtype), ops, invariant=config.deterministic, progress=progress)
         parts = _Parts(checkpoint, config, ops, model, device or _device(config, ops))

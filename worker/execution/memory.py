@@ -3,11 +3,27 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from kernels.kv import BLOCK
+from worker.cgroups import groups, lines
 
 _AUTO_SHARE = 0.5  # of free memory for KV; the rest is for activations, the page cache and neighbours
 _UNLIMITED = 1 << 60  # cgroup v1 writes a huge number where there is no limit
+
+
+class _Names(NamedTuple):
+    """Of a control group's files, and the key of its page cache in memory.stat."""
+
+    limit: str
+    usage: str
+    cache: str
+
+
+_FILES = {
+    1: _Names("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    2: _Names("memory.max", "memory.current", "inactive_file"),
+}
 
 
 class InsufficientMemory(Exception):
@@ -37,9 +53,8 @@ def size_kv(
     length = wanted_len or min(model_len, fitting * BLOCK)
     needed = -(-length // BLOCK)
     if length < 1 or needed > fitting:
-        raise InsufficientMemory(
-            _message(max(needed, 1) * block_bytes, budget, wanted_len or model_len, fitting * BLOCK)
-        )
+        least = wanted_len or BLOCK  # where no length is asked for, a block would do
+        raise InsufficientMemory(_message(max(needed, 1) * block_bytes, budget, least, fitting * BLOCK))
     blocks = min(fitting, 2 * max_running * needed) if capped else fitting
     return KvSize(blocks=blocks, bytes=blocks * block_bytes, max_model_len=length)
 
@@ -75,34 +90,15 @@ def _mem_available(root: Path) -> int:
 
 
 def _group_rests(root: Path) -> Iterator[int]:
-    """What each control group of this process has left, version 2 up to its root, then version 1."""
-    for line in _lines(root / "proc/self/cgroup"):
-        number, controllers, path = line.split(":", 2)
-        if number == "0":
-            yield from _rests(root / "sys/fs/cgroup", path, "memory.max", "memory.current", "inactive_file")
-        elif "memory" in controllers.split(","):
-            base = root / "sys/fs/cgroup/memory"
-            yield from _rests(base, path, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-
-
-def _rests(base: Path, path: str, limit: str, usage: str, cache: str) -> Iterator[int]:
-    group = base / path.lstrip("/")
-    for folder in (group, *group.parents):
-        most = _lines(folder / limit)
+    """What each control group of this process has left."""
+    for group in groups("memory", root):
+        names = _FILES[group.version]
+        most = lines(group.folder / names.limit)
         if most and most[0] != "max" and int(most[0]) < _UNLIMITED:
-            yield max(0, int(most[0]) - int(_lines(folder / usage)[0]) + _stat(folder / "memory.stat", cache))
-        if folder == base:
-            return
+            used = int(lines(group.folder / names.usage)[0])
+            yield max(0, int(most[0]) - used + _stat(group.folder / "memory.stat", names.cache))
 
 
 def _stat(file: Path, key: str) -> int:
     """One of memory.stat's numbers; page cache that the system gives back counts as free."""
-    return next((int(line.split()[1]) for line in _lines(file) if line.split()[0] == key), 0)
-
-
-def _lines(file: Path) -> list[str]:
-    """The file's lines; none where it cannot be read (other kernels, other layouts)."""
-    try:
-        return file.read_text().splitlines()
-    except OSError:
-        return []
+    return next((int(line.split()[1]) for line in lines(file) if line.split()[0] == key), 0)

@@ -4,7 +4,8 @@ import argparse
 import os
 from typing import Any
 
-from octavo.cli.bench.options import add_json, add_kernels, positive, progress, write
+from octavo.cli.arguments import real
+from octavo.cli.bench.options import add_json, add_kernels, positive, progress, refused, write
 
 
 def add(kinds: Any) -> None:
@@ -12,14 +13,15 @@ def add(kinds: Any) -> None:
     parser = kinds.add_parser(
         "bitwise",
         help="what it costs that a row's bits do not depend on its batch",
-        description="All products of a step, in turns with the library's, which chooses its order of sums by the number of rows.",
+        description="All products of a step, in turns with those of PyTorch's library (oneDNN), which chooses its order of sums by the "
+        "number of rows. It tells the cost; that the bits are equal is shown by tests/e2e/test_bitwise.py.",
     )
     parser.add_argument("--model", default="demo", help="a directory, or what `octavo pull` takes (%(default)s)")
     parser.add_argument(
         "--rows", type=positive, nargs="+", default=[1, 8, 32, 64, 512], help="of a step (1 8 32 64 512)"
     )
     parser.add_argument("--rounds", type=positive, default=5, help="of each side (%(default)s)")
-    parser.add_argument("--seconds", type=float, default=0.2, help="of each in each round (%(default)s)")
+    parser.add_argument("--seconds", type=real(0), default=0.2, help="of each in each round (%(default)s)")
     add_kernels(parser)
     add_json(parser)
     parser.set_defaults(run=run, takes_rest=False)
@@ -43,12 +45,13 @@ def run(arguments: argparse.Namespace) -> int:
     from worker.sources.open import open_checkpoint
 
     settings = WorkerConfig(model=str(path), backend=arguments.backend or "auto", cpu_isa=arguments.cpu_isa or "auto")
-    checkpoint = open_checkpoint(str(path)).checkpoint
-    dtype = torch_dtype(auto.dtype(arguments.dtype, checkpoint.config.get("dtype")))
-    ops = backend(settings.backend, threads=threads, isa=settings.cpu_isa)
     rows = []
     with torch.inference_mode():
-        packed = bitwise.products(weights_of(checkpoint, dtype, ops))
+        with refused():
+            checkpoint = open_checkpoint(str(path)).checkpoint
+            dtype = torch_dtype(auto.dtype(arguments.dtype, checkpoint.config.get("dtype")))
+            ops = backend(settings.backend, threads=threads, isa=settings.cpu_isa)
+            packed = bitwise.products(weights_of(checkpoint, dtype, ops))
         for count in arguments.rows:
             sides, own = bitwise.sides(ops, packed, dtype, count), (ops.library_threads, threads)
             rows.append(bitwise.row(sides, count, rounds=arguments.rounds, seconds=arguments.seconds, threads=own))

@@ -17,7 +17,9 @@ def add(kinds: Any) -> None:
         description="The time between the tokens of some streams, written twice: undisturbed, and while long prompts arrive; without "
         "--url, on the demo model, served for the run.",
     )
-    parser.add_argument("--url", type=url, help="of the server: http://127.0.0.1:8000")
+    parser.add_argument(
+        "--url", type=url, help="of the server, such as http://127.0.0.1:8000 (the demo model is served)"
+    )
     add_api_key(parser)
     parser.add_argument("--model", help="its name there (the first that is served)")
     parser.add_argument("--streams", type=positive, default=8, help="that are being written (%(default)s)")

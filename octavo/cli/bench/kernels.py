@@ -4,7 +4,12 @@ import argparse
 import os
 from typing import Any
 
-from octavo.cli.bench.options import add_json, add_kernels, positive, progress, write
+from octavo.cli.arguments import real, whole
+from octavo.cli.bench.options import add_json, add_kernels, positive, progress, refused, write
+
+OPS = (
+    "attention", "attn_in", "attn_out", "embed", "greedy", "layers", "logits", "mlp", "prepare", "sample",
+)  # fmt: skip
 
 
 def add(kinds: Any) -> None:
@@ -16,13 +21,15 @@ def add(kinds: Any) -> None:
         "FLOP over the rate of products, both measured in the same run.",
     )
     parser.add_argument("--model", default="demo", help="a directory, or what `octavo pull` takes (%(default)s)")
-    parser.add_argument("--ops", nargs="+", default=[], metavar="OP", help="only these")
+    parser.add_argument(
+        "--ops", nargs="+", default=[], choices=OPS, metavar="OP", help=f"only these of {', '.join(OPS)}"
+    )
     parser.add_argument("--decode", type=pair, nargs="+", default=[(1, 200), (8, 200), (32, 200), (64, 200), (1, 4000)],
                         metavar="BATCH:CONTEXT", help="decode steps (1:200 8:200 32:200 64:200 1:4000)")  # fmt: skip
     parser.add_argument("--prefill", type=pair, nargs="+", default=[(128, 0), (512, 0), (512, 1536)],
                         metavar="LENGTH:START", help="chunks of one prompt (128:0 512:0 512:1536)")  # fmt: skip
     parser.add_argument("--rounds", type=positive, default=5, help="of op and reference (%(default)s)")
-    parser.add_argument("--seconds", type=float, default=0.05, help="of each in each round (%(default)s)")
+    parser.add_argument("--seconds", type=real(0), default=0.05, help="of each in each round (%(default)s)")
     add_kernels(parser)
     add_json(parser)
     parser.set_defaults(run=run, takes_rest=False)
@@ -31,7 +38,7 @@ def add(kinds: Any) -> None:
 def pair(text: str) -> tuple[int, int]:
     """argparse's type of two numbers, the second of which may be 0."""
     first, _, second = text.partition(":")
-    return positive(first), int(second)
+    return positive(first), whole(0)(second)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -45,9 +52,6 @@ def run(arguments: argparse.Namespace) -> int:
     path = fetched(arguments.model, progress)
     from octavo.bench.kernels.measure import markdown
     from octavo.bench.kernels.report import Asked, report
-    from shared.errors import InvalidRequest
-    from worker.models.errors import ModelError
-    from worker.sources.errors import SourceError
 
     asked = Asked(
         model=path,
@@ -61,14 +65,8 @@ def run(arguments: argparse.Namespace) -> int:
         rounds=arguments.rounds,
         seconds=arguments.seconds,
     )
-    try:
+    with refused():
         made = report(asked)
-    except (
-        SourceError,
-        ModelError,
-        ValueError,
-    ) as error:  # ValueError: no such backend, or positions that the model has not
-        raise InvalidRequest(str(error)) from error
     progress(markdown(made["kernels"]))
     write(made, arguments.json)
     return 0

@@ -3,6 +3,8 @@
 import argparse
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,12 +48,27 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
 
 def add_kernels(parser: argparse.ArgumentParser) -> None:
     """How it computes, by the worker's names."""
-    parser.add_argument("--backend", help="of the kernels (the worker's own choice)")
-    parser.add_argument("--cpu-isa", help="instructions that its compiled kernels may use (the worker's own choice)")
+    parser.add_argument("--backend", help="of the kernels: cpu, reference, triton (auto: the fastest that runs)")
+    parser.add_argument(
+        "--cpu-isa", help="instructions that the cpu kernels use: amx, avx512, avx2, generic (auto: the best there are)"
+    )
     parser.add_argument("--threads", type=positive, help="that compute (as many as the cores this process really gets)")
     parser.add_argument(
         "--dtype", choices=("auto", "float32", "bfloat16", "float16"), default="auto", help="(as the model is stored)"
     )
+
+
+@contextmanager
+def refused() -> Iterator[None]:
+    """Raises InvalidRequest for a model that cannot be read, and for what its kernels cannot do."""
+    from kernels.errors import NoBackend
+    from shared.errors import InvalidRequest
+    from worker.models.errors import ModelError
+
+    try:
+        yield
+    except (NoBackend, ModelError, ValueError) as error:
+        raise InvalidRequest(str(error)) from error
 
 
 def workload_of(arguments: argparse.Namespace) -> "Workload":

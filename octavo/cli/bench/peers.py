@@ -20,8 +20,9 @@ def add(kinds: Any) -> None:
     parser = kinds.add_parser(
         "peers",
         help="other engines and ours, in turns",
-        description="Our engine and each peer that is installed under $PEERS_HOME (~/.cache/octavo-peers), in turns on the same model and "
-        "workload, with a probe of the machine between; then the servers among them under one client. Nothing else should run.",
+        description="Our engine and each peer that is installed under $PEERS_HOME (~/.cache/octavo-peers; setup.sh beside their programs "
+        "does it), in turns on the same model and workload, with a probe of the machine between; then the servers among them under one "
+        "client. Nothing else should run.",
     )
     parser.add_argument("--peers", nargs="+", metavar="NAME", help="openvino, vllm, transformers (all that are found)")
     parser.add_argument("--parts", nargs="+", choices=("offline", "serving"), default=["offline", "serving"])
@@ -75,8 +76,12 @@ def _plan(arguments: argparse.Namespace, home: Path) -> "Plan":
     peers = tuple(arguments.peers or found)
     if unknown := set(peers) - set(programs.OFFLINE):
         raise InvalidRequest(f"no such peers: {', '.join(sorted(unknown))}; known: {', '.join(programs.OFFLINE)}")
-    if not peers:
-        raise InvalidRequest(f"no peer is installed in {home} (PEERS_HOME names another place)")
+    missing = [name for name in peers if name not in found]
+    if missing or not peers:
+        what = f"{', '.join(missing)}: not" if missing else "no peer is"
+        raise InvalidRequest(
+            f"{what} installed in {home} (setup.sh beside the peers' programs installs; PEERS_HOME names another place)"
+        )
     rounds = 1 if arguments.quick else arguments.rounds
     return Plan(peers=peers, parts=tuple(arguments.parts), rounds=rounds)
 

@@ -16,7 +16,9 @@ def add(kinds: Any) -> None:
         help="a server's /v1/completions, streaming",
         description="Load on an OpenAI-compatible server; without --url, on the demo model, served for the run.",
     )
-    parser.add_argument("--url", type=url, help="of the server: http://127.0.0.1:8000")
+    parser.add_argument(
+        "--url", type=url, help="of the server, such as http://127.0.0.1:8000 (the demo model is served)"
+    )
     add_api_key(parser)
     parser.add_argument("--model", help="its name there (the first that is served)")
     parser.add_argument(

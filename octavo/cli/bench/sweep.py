@@ -85,11 +85,10 @@ def run(arguments: argparse.Namespace) -> int:
     path = fetched(arguments.model, progress)
     parts = parts_of(settings(arguments, str(path)))
     longest = parts.info.max_model_len
-    wanted = [
-        point
-        for point in sweep.points(arguments.batches, arguments.contexts, arguments.chunks, at=tuple(arguments.at))
-        if point.context + point.chunk < longest
-    ]
+    asked = list(sweep.points(arguments.batches, arguments.contexts, arguments.chunks, at=tuple(arguments.at)))
+    wanted = [point for point in asked if point.context + point.chunk < longest]
+    if len(wanted) < len(asked):
+        progress(f"{len(asked) - len(wanted)} of {len(asked)} steps are left out: the context is {longest} tokens long")
     rows = sweep.measure(
         sweep.bench_of(parts), wanted, repeats=arguments.repeats, rounds=arguments.rounds, progress=progress
     )

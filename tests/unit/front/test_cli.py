@@ -12,6 +12,7 @@ from octavo.cli.announce import curl
 from octavo.cli.serve import served_name
 from octavo.supervise.stack import StackConfig, router_command, shared_out, worker_command
 from shared.supervise.process import as_event
+from worker import auto
 
 CONFIG = StackConfig(model="/models/m", served_name="m", worker_arguments=("--max-running", "4", "--threads", "7"))
 
@@ -148,6 +149,21 @@ def test_several_workers_share_the_machine_and_one_chooses_for_itself() -> None:
     assert shared_out(1, 8) == ()
     assert shared_out(2, 8) == ("--threads", "4", "--memory-share", "0.5000")
     assert shared_out(3, 2) == ("--threads", "1", "--memory-share", "0.3333")
+
+
+def test_several_workers_share_the_cores_that_a_quota_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auto, "cores", lambda: (16, 4.5))
+    shared = replace(CONFIG, workers=2, worker_arguments=())
+    assert flag(worker_command(shared, None).arguments, "--threads") == "2"
+    monkeypatch.setattr(auto, "cores", lambda: (16, None))
+    assert flag(worker_command(shared, None).arguments, "--threads") == "8"
+
+
+def test_the_package_runs_as_the_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "octavo", "version"], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.startswith("octavo ")
 
 
 def test_a_model_is_called_by_its_folder_its_file_or_its_hub_id(tmp_path: Path) -> None:
