@@ -1,6 +1,8 @@
 """Other programs are bounded in time, leave nothing behind, and are read as they print."""
 
 import os
+import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -86,6 +88,22 @@ def test_a_program_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path) 
     with pytest.raises(ProgramFailed, match=r"not done after 3 s; it said last: stuck"):
         run(python(script), timeout=3)
     assert all(gone(int(pid)) for pid in pids.read_text().split())
+
+
+def test_a_bench_that_is_told_to_end_ends_what_it_started(tmp_path: Path) -> None:
+    seen = tmp_path / "pid"
+    sleeps = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(60)"
+    script = (
+        "import sys; from octavo.bench.peers.processes import Program, run\n"
+        f"run(Program(command=(sys.executable, '-c', {sleeps!r}, {str(seen)!r})), 60)"
+    )
+    bench = subprocess.Popen([sys.executable, "-c", script])
+    limit = time.monotonic() + 30
+    while not (seen.exists() and seen.read_text()) and time.monotonic() < limit:
+        time.sleep(0.02)
+    bench.terminate()
+    assert bench.wait(timeout=40) == 128 + signal.SIGTERM
+    assert gone(int(seen.read_text()))
 
 
 def test_a_server_runs_for_as_long_as_the_block_lasts() -> None:

@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -93,10 +94,27 @@ def _end(running: Running, grace: float) -> None:
         _wait(running.pid, grace)
 
 
+def _leave(number: int, _frame: object) -> None:
+    raise SystemExit(128 + number)
+
+
+@contextmanager
+def _leaving_on_sigterm() -> Iterator[None]:
+    """SIGTERM, which ends a process without a word to what it started in other sessions, ends the block as an exception does."""
+    if threading.current_thread() is not threading.main_thread():  # no other may say what signals do
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, _leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 @contextmanager
 def _started(program: Program) -> Iterator[Running]:
-    """For as long as the block lasts the files are there; the program is the block's to end."""
-    with TemporaryDirectory(prefix="octavo-bench-") as folder:
+    """For as long as the block lasts the files are there; the program is the block's to end, on SIGTERM as well."""
+    with _leaving_on_sigterm(), TemporaryDirectory(prefix="octavo-bench-") as folder:
         output, log = Path(folder) / "stdout", Path(folder) / "stderr"
         with output.open("wb") as out, log.open("wb") as err:
             try:
