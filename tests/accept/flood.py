@@ -37,6 +37,7 @@ PROMPT, OUTPUT = 48, 16
 @dataclass(kw_only=True, slots=True)
 class _Seen:
     ttft: list[float] = field(default_factory=list)
+    sent: list[float] = field(default_factory=list)  # when each of these was sent, on the clock's time
     errors: list[str] = field(default_factory=list)
     refused: int = 0
 
@@ -48,7 +49,8 @@ async def _one(session: aiohttp.ClientSession, model: str, item: Item, seen: _Se
         seen.refused += "HTTP 429" in str(error)
         seen.errors.append(str(error))
     else:
-        seen.ttft.append(timeline.pieces[0] - timeline.start)
+        seen.ttft.append(timeline.ttft)
+        seen.sent.append(timeline.start)
 
 
 async def _capacity(stack: TenantStack) -> float:
@@ -109,6 +111,12 @@ def _ttft(seen: Mapping[str, _Seen], percent: float) -> dict[str, float]:
     return {name: 1000 * percentile(seen[name].ttft, percent) for name in "bc"}
 
 
+def _worst(seen: _Seen) -> list[dict[str, float]]:
+    """The longest times to a first token, and how long after the first request these were sent."""
+    told = sorted(zip(seen.ttft, seen.sent, strict=True), reverse=True)[:8]
+    return [{"ttft_ms": round(1000 * ttft, 1), "sent_at_s": round(sent - min(seen.sent), 2)} for ttft, sent in told]
+
+
 async def _measure(stack: TenantStack) -> dict[str, Any]:
     capacity = await _capacity(stack)
     fair = await _beside(stack, capacity, 100)
@@ -126,7 +134,7 @@ async def _measure(stack: TenantStack) -> dict[str, Any]:
         "p99_ttft_ms_beside_a_flood": after,
         "ratios": ratios,
         "median_ttft_ms": {"beside_a_fair_a": _ttft(fair, 50), "beside_a_flood": _ttft(flooded, 50)},
-        "worst_ttft_ms_beside_a_flood": {name: sorted(1000 * t for t in flooded[name].ttft)[-5:] for name in "bc"},
+        "worst_beside_a_flood": {name: _worst(flooded[name]) for name in "bc"},
         "bounced": bounced,
         "first_errors": [error for seen in flooded.values() for error in seen.errors][:3],
     }
