@@ -36,6 +36,7 @@ from router.exposition import Alone, Exposition
 from router.fleet.discovery import where
 from router.processes.siblings import Member, Siblings
 from router.processes.supervisor import supervise
+from router.tenancy.sqlite import schema
 from router.tenancy.sqlite.schema import WrongVersion
 from router.tenancy.start import Tenancy, tenancy
 from shared import config, telemetry
@@ -152,7 +153,7 @@ async def serve(settings: RouterConfig, member: Member | None = None) -> int:
     _allow_connections(settings.max_connections)
     stop, registry = Stop(), _registry()
     stop.install()
-    async with tenancy(settings.store) as tenants:
+    async with tenancy(settings.store, make=member is None) as tenants:  # else it was there before the processes
         if tenants.open and not settings.allow_open:
             check_open(settings.host)
         return await _serve(settings, tenants, stop, registry, member)
@@ -205,12 +206,19 @@ def run(arguments: Sequence[str], member: Member | None = None) -> int:
     telemetry.setup_logging(settings.log_level)
     tune_threads()
     if member is None and settings.processes > 1:
-        return _told(lambda: asyncio.run(supervise(settings, arguments)))
+        return _told(lambda: _supervise(settings, arguments))
     flush = telemetry.setup_tracing("octavo-router", os.environ)
     try:
         return _told(lambda: uvloop.run(serve(settings, member)))
     finally:
         flush()
+
+
+def _supervise(settings: RouterConfig, arguments: Sequence[str]) -> int:
+    """The store is made once: a process that starts again when it was deleted must not make an empty one, which lets everybody in."""
+    if settings.store is not None:
+        schema.make(settings.store)
+    return asyncio.run(supervise(settings, arguments))
 
 
 def _told(work: Callable[[], int]) -> int:

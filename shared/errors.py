@@ -3,6 +3,7 @@
 A client's fault is a 4xx that names the parameter. Anything that is not an OctavoError is our fault and answers 500 / INTERNAL.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -25,6 +26,11 @@ class OctavoError(Exception):
         self.param = None if param is None else redact(param)
         self.retry_after = retry_after
         self.code = code or type(self).code
+
+    @property
+    def retry_after_ms(self) -> int | None:
+        """`retry_after` in whole milliseconds, rounded up: whoever comes back a moment early is refused again."""
+        return None if self.retry_after is None else math.ceil(1000 * self.retry_after)
 
 
 class InvalidRequest(OctavoError):

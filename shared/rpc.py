@@ -69,9 +69,9 @@ def to_status(error: errors.OctavoError) -> status_pb2.Status:
     if error.param is not None:
         violation = error_details_pb2.BadRequest.FieldViolation(field=error.param, description=error.message)
         details.append(error_details_pb2.BadRequest(field_violations=[violation]))
-    if error.retry_after is not None:
+    if error.retry_after_ms is not None:
         delay = duration_pb2.Duration()
-        delay.FromMilliseconds(int(error.retry_after * 1000))
+        delay.FromMilliseconds(error.retry_after_ms)
         details.append(error_details_pb2.RetryInfo(retry_delay=delay))
     for detail in details:
         packed = any_pb2.Any()

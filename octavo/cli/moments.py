@@ -36,5 +36,10 @@ def future(clock: Callable[[], float] = time.time) -> Callable[[str], float]:
 
 
 def shown(seconds: float | None) -> str:
-    """In UTC to the second; "never" where there is no such time."""
-    return "never" if seconds is None else datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    """In UTC to the second; "never" where there is no such time, and Unix seconds where no calendar has it."""
+    if seconds is None:
+        return "never"
+    try:
+        return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (ValueError, OverflowError, OSError):
+        return f"{seconds:g}"

@@ -1,6 +1,7 @@
 """`octavo tenant`: import tenants from YAML, look at them, delete them."""
 
 import argparse
+import io
 import json
 import sys
 from collections import Counter
@@ -46,7 +47,9 @@ def _add_apply(actions: Any) -> None:
 
 
 def text_of(name: str) -> str:
-    """A file's text, or what comes on standard input for `-`. Raises InvalidRequest where it is none."""
+    """A file's text, or what comes on standard input for `-`, as UTF-8 whatever the locale. Raises InvalidRequest where it is none."""
+    if name == "-" and isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(encoding="utf-8", errors="strict")  # some locales make surrogates of what is not UTF-8
     try:
         return sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:

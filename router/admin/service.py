@@ -1,6 +1,5 @@
 """The operators' operations over the store. Every change names its key in the audit log, and the address that it came from."""
 
-import math
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,8 +10,8 @@ from router.fleet.drain import Drained
 from router.fleet.report import WorkerReport
 from router.tenancy.caller import OPEN_CALLER, Caller
 from router.tenancy.keyring import Keyring
-from router.tenancy.keys import NewKey, new_key
-from router.tenancy.records import AuditRecord, KeyRecord, PrefixRecord, Scope, TenantRecord, check_name
+from router.tenancy.keys import LAST_EXPIRY, NewKey, new_key
+from router.tenancy.records import AuditRecord, KeyRecord, PrefixRecord, Scope, TenantRecord, check_name, is_number
 from router.tenancy.store import AuditLine, AuditQuery, Snapshot, Store, UsageLine, UsageQuery, UsageTotal
 from shared.errors import InvalidRequest, NotFound, OctavoError, Unauthenticated
 
@@ -111,8 +110,7 @@ class Admin:
     ) -> list[TenantRecord]:
         """All or none, as they are kept afterwards. `expected` are etags by name: see Directory.put_tenants."""
         names = [tenant.name for tenant in tenants]
-        if not 0 < len(names) <= MOST_TENANTS:
-            raise InvalidRequest(f"tenants must be 1 to {MOST_TENANTS}", param="tenants")
+        check_count(len(names))
         twice = next((at for at, name in enumerate(names) if name in names[:at]), None)
         if twice is not None:
             raise InvalidRequest(f"{names[twice]!r} stands there twice", param=f"tenants[{twice}].name")
@@ -132,7 +130,7 @@ class Admin:
     async def create_key(self, operator: Operator, wanted: KeyWanted) -> NewKey:
         """The key itself, this once. Raises NotFound or AlreadyExists."""
         now, expires = self._clock(), wanted.expires
-        if expires is not None and not (math.isfinite(expires) and expires > now):
+        if expires is not None and not (is_number(expires, least=now, most=LAST_EXPIRY) and expires > now):
             raise InvalidRequest("expires must be a time to come, in Unix seconds", param="expires")
         key = new_key(tenant=wanted.tenant, name=wanted.name, scopes=wanted.scopes, now=now, expires=expires)
         await self._store.add_key(key.record, actor=operator.actor, origin=operator.origin)
@@ -186,7 +184,7 @@ class Admin:
         """The worker of this target or worker_id takes nothing new. Returns when nothing runs there any more; by then the log has it,
         whoever waited. Raises NotFound, or Unavailable.
         """
-        if seconds is not None and not (math.isfinite(seconds) and 0 <= seconds <= MOST_DRAIN_SECONDS):
+        if seconds is not None and not is_number(seconds, least=0.0, most=MOST_DRAIN_SECONDS):
             message = f"deadline_seconds must be from 0 to {MOST_DRAIN_SECONDS:g}"
             raise InvalidRequest(message, param="deadline_seconds")
         found = next((each for each in self.workers() if worker and worker in (each.target, each.worker_id)), None)
@@ -219,6 +217,12 @@ class Admin:
         """Lines of the audit log, oldest first."""
         lines = await self._store.audit_lines(replace(query, limit=page.size, after=number_of(page)))
         return Paged(items=lines, next=str(lines[-1].number) if len(lines) == page.size else "")
+
+
+def check_count(tenants: int) -> None:
+    """Raises InvalidRequest where they are not as many as one call may change."""
+    if not 0 < tenants <= MOST_TENANTS:
+        raise InvalidRequest(f"tenants must be 1 to {MOST_TENANTS}", param="tenants")
 
 
 def _tenant(snapshot: Snapshot, name: str, param: str) -> TenantRecord:

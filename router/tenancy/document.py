@@ -10,12 +10,13 @@ A tenant's fields are those of TenantRecord; what a document leaves out is the d
 """
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import yaml
 
-from router.tenancy.records import Limits, TenantRecord
+from router.tenancy.records import NOT_WHOLE, Limits, TenantRecord, is_whole
 from shared.errors import InvalidRequest
 
 T = TypeVar("T")
@@ -24,6 +25,22 @@ _MOST_CHARACTERS = 4 << 20
 _FIELDS = frozenset(field.name for field in dataclasses.fields(TenantRecord)) - {"uid"}
 _LIMITS = frozenset(field.name for field in dataclasses.fields(Limits))
 _TUPLES = ("models", "adapters")
+_MERGE = "tag:yaml.org,2002:merge"
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a name that stands twice in one place: YAML forbids it, and of two limits the reader cannot know which one counts."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        """See yaml.composer.Composer. What a merge (<<) brings may be overridden: it is no second name."""
+        node: yaml.MappingNode = super().compose_mapping_node(anchor)
+        names = Counter(
+            name.value for name, _ in node.value if isinstance(name, yaml.ScalarNode) and name.tag != _MERGE
+        )
+        twice = next((name for name, count in names.items() if count > 1), None)
+        if twice is not None:
+            raise yaml.composer.ComposerError(None, None, f"{twice[:100]!r} stands there twice", node.start_mark)
+        return node
 
 
 def _wrong(where: str, what: str) -> InvalidRequest:
@@ -48,8 +65,8 @@ def _strings(value: object, where: str) -> tuple[str, ...]:
 def _labels(value: object, where: str) -> Mapping[str, str]:
     if not isinstance(value, Mapping) or not all(isinstance(text, str) for pair in value.items() for text in pair):
         raise _wrong(where, "must hold texts by name")
-    if any("\ud800" <= letter <= "\udfff" for pair in value.items() for text in pair for letter in text):
-        raise _wrong(where, "must hold whole characters, not halves of surrogate pairs")  # which UTF-8 cannot write
+    if not all(is_whole(text) for pair in value.items() for text in pair):
+        raise _wrong(where, NOT_WHOLE)
     return dict(value)
 
 
@@ -58,12 +75,15 @@ def tenant_from(value: object, where: str = "tenant") -> TenantRecord:
     given = dict(_mapping(value, where, _FIELDS))
     if not isinstance(given.get("name"), str):
         raise _wrong(f"{where}.name", "is needed, as a text")
+    for name in ("limits", "labels"):
+        if name in given and given[name] is None:
+            del given[name]  # 0, false or [] is something else, and must not mean "no limits"
     if "limits" in given:
-        given["limits"] = _limits(given["limits"] or {}, f"{where}.limits")
+        given["limits"] = _limits(given["limits"], f"{where}.limits")
     for name in set(_TUPLES) & given.keys():
         given[name] = _strings(given[name], f"{where}.{name}")
     if "labels" in given:
-        given["labels"] = _labels(given["labels"] or {}, f"{where}.labels")
+        given["labels"] = _labels(given["labels"], f"{where}.labels")
     if not isinstance(given.get("cache_scope", ""), str):
         raise _wrong(f"{where}.cache_scope", "must be a text")
     return _made(lambda: TenantRecord(**given), where)
@@ -86,7 +106,7 @@ def tenants_from_yaml(text: str) -> list[TenantRecord]:
     if len(text) > _MOST_CHARACTERS:
         raise InvalidRequest(f"the document is longer than {_MOST_CHARACTERS} characters")
     try:
-        document = yaml.safe_load(text)
+        document = yaml.load(text, _Loader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: numbers and dates that cannot be
         raise InvalidRequest(f"the document is not YAML: {error}") from error
     listed = _mapping(document, "document", frozenset({"tenants"})).get("tenants")
@@ -94,7 +114,7 @@ def tenants_from_yaml(text: str) -> list[TenantRecord]:
         raise _wrong("tenants", "must be a list")
     tenants = [tenant_from(value, f"tenants[{index}]") for index, value in enumerate(listed)]
     names = [tenant.name for tenant in tenants]
-    twice = next((name for name in names if names.count(name) > 1), None)
+    twice = next((name for name, count in Counter(names).items() if count > 1), None)
     if twice is not None:
         raise _wrong("tenants", f"{twice!r} stands there twice")
     return tenants

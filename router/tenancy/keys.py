@@ -9,12 +9,15 @@ import secrets
 import string
 from dataclasses import dataclass
 
-from router.tenancy.records import KeyRecord, Scope
+from router.tenancy.records import KeyRecord, Scope, is_number
+from shared.errors import InvalidRequest
 from shared.redact import KEY, KEY_MARK
 
 _ALPHABET = string.digits + string.ascii_letters
 _PREFIX = 12  # characters, of 62
 _SECRET = 43  # 256 bits
+
+LAST_EXPIRY = 253_402_300_799.0  # Unix seconds: the last second of the year 9999
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,7 +40,9 @@ def _digest(salt: bytes, secret: str) -> bytes:
 
 
 def new_key(*, tenant: str, name: str, scopes: frozenset[Scope], now: float, expires: float | None = None) -> NewKey:
-    """A fresh key. Raises InvalidRequest where the record would be wrong."""
+    """A fresh key. Raises InvalidRequest where the record would be wrong, or nobody could write down when it expires."""
+    if expires is not None and not is_number(expires, least=0.0, most=LAST_EXPIRY):
+        raise InvalidRequest("expires must be before the year 10000; leave it out for never", param="expires")
     prefix, secret, salt = _random(_PREFIX), _random(_SECRET), secrets.token_bytes(16)
     record = KeyRecord(
         tenant=tenant,

@@ -21,6 +21,9 @@ DENIED = "admin.denied"  # the audit log's action of an operator's call that was
 OWN = "own"  # the cache scope of a tenant that shares with no one
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
+NOT_WHOLE = "must hold whole characters, not halves of surrogate pairs"  # which UTF-8 cannot write
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _NAME = re.compile(r"[a-z0-9]([a-z0-9._-]{0,62}[a-z0-9])?")
 _PATTERN = re.compile(r"[!-~]{1,256}")
 _MOST_PATTERNS = 1_024
@@ -32,6 +35,16 @@ _MOST_PREFIX = 1 << 18  # characters of a public prefix
 def _require(ok: bool, param: str, message: str) -> None:
     if not ok:
         raise InvalidRequest(f"{param} {message}", param=param)
+
+
+def is_whole(text: str) -> bool:
+    """Whether UTF-8 can write it."""
+    return _SURROGATE.search(text) is None
+
+
+def is_number(value: object, *, least: float, most: float) -> bool:
+    """Whether it is a number in these bounds: no bool, not NaN, however many digits a document gave it."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most
 
 
 def check_name(name: str, param: str) -> None:
@@ -67,7 +80,7 @@ class Limits:
         """Raises InvalidRequest naming the first bound that is none."""
         for each in fields(self):
             value = getattr(self, each.name)
-            ok = value is None or (isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**53)
+            ok = value is None or (isinstance(value, int) and is_number(value, least=1, most=2**53 - 1))
             _require(ok, each.name, "must be a whole number above 0, or left out")
 
     @property
@@ -102,9 +115,10 @@ class TenantRecord:
     def __post_init__(self) -> None:
         """Raises InvalidRequest naming the first field that is out of range."""
         check_name(self.name, "name")
-        ok = isinstance(self.weight, int | float) and math.isfinite(self.weight) and 0 < self.weight <= _MOST_WEIGHT
+        ok = is_number(self.weight, least=0.0, most=_MOST_WEIGHT) and self.weight > 0
         _require(ok, "weight", f"must be above 0 and at most {_MOST_WEIGHT:g}")
-        _require(self.top_class in range(CLASSES), "top_class", f"must be from 0 (highest) to {CLASSES - 1}")
+        ok = is_number(self.top_class, least=0, most=CLASSES - 1) and isinstance(self.top_class, int)
+        _require(ok, "top_class", f"must be a whole number from 0 (highest) to {CLASSES - 1}")
         check_name(self.cache_scope, "cache_scope")
         for param, patterns in (("models", self.models), ("adapters", self.adapters)):
             _require(len(patterns) <= _MOST_PATTERNS, param, f"takes at most {_MOST_PATTERNS} patterns")
@@ -122,8 +136,8 @@ def etag(tenant: TenantRecord) -> str:
 
 
 def matches(name: str, patterns: tuple[str, ...]) -> bool:
-    """Whether one of `patterns` is of `name`."""
-    return any(pattern == "*" or fnmatchcase(name, pattern) for pattern in patterns)
+    """Whether one of `patterns` is of `name`. A bracket is a bracket: of fnmatch's wildcards these are * and ? alone."""
+    return any(pattern == "*" or fnmatchcase(name, pattern.replace("[", "[[]")) for pattern in patterns)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -143,7 +157,8 @@ class KeyRecord:
         """Raises InvalidRequest naming the first field that is out of range."""
         check_name(self.name, "name")
         _require(bool(self.scopes), "scopes", "must not be empty")
-        _require(self.expires is None or math.isfinite(self.expires), "expires", "must be a time, or left out")
+        ok = self.expires is None or is_number(self.expires, least=-math.inf, most=math.inf)
+        _require(ok, "expires", "must be Unix seconds, or left out")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -189,6 +204,7 @@ class PrefixRecord:
         """Raises InvalidRequest naming the first field that is out of range."""
         check_name(self.name, "name")
         _require(bool(self.text) != bool(self.system), "text", "or system must be given, and not both")
+        _require(is_whole(self.text + self.system), "text" if self.text else "system", NOT_WHOLE)
         fits = len(self.text) + len(self.system) <= _MOST_PREFIX
         _require(fits, "text" if self.text else "system", f"may have {_MOST_PREFIX} characters")
         _require(0 < len(self.models) <= _MOST_PATTERNS, "models", f"takes 1 to {_MOST_PATTERNS} patterns")

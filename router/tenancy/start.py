@@ -34,15 +34,16 @@ class Tenancy:
 
 
 @asynccontextmanager
-async def tenancy(path: Path | None) -> AsyncIterator[Tenancy]:
-    """Tenancy over the store at `path`. Leave the block after every request has ended: it keeps what they settled.
+async def tenancy(path: Path | None, *, make: bool = True) -> AsyncIterator[Tenancy]:
+    """Tenancy over the store at `path`; `make`: one is made where there is none. Leave the block after every request has ended: it keeps
+    what they settled.
 
     Raises sqlite3.Error, OSError or WrongVersion where there is no store to be had.
     """
     if path is None:
         yield Tenancy(authenticator=OpenAuthenticator(), admission=OpenAdmission())
         return
-    async with over(SqliteStore(path)) as whole:
+    async with over(SqliteStore(path, make=make)) as whole:
         yield whole
 
 

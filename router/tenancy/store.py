@@ -3,6 +3,7 @@
 Operations raise OctavoErrors only: NotFound, AlreadyExists, InvalidRequest; Unavailable where the store cannot be reached.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -17,7 +18,9 @@ from router.tenancy.records import (
     Limits,
     PrefixRecord,
     TenantRecord,
+    is_number,
 )
+from shared.errors import InvalidRequest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,6 +90,15 @@ class Settlement:
     worker: str
 
 
+FOREVER = 2.0**53  # Unix seconds; nothing is later
+
+
+def _check_times(since: float, until: float) -> None:
+    for name, value in (("since", since), ("until", until)):
+        if not is_number(value, least=-math.inf, most=math.inf):
+            raise InvalidRequest(f"{name} must be Unix seconds", param=name)  # NaN, which no time is before or after
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UsageQuery:
     """Which lines of the ledger: since <= time < until, of one tenant, key, model (empty: of any); at most `limit`, oldest first.
@@ -95,12 +107,16 @@ class UsageQuery:
     """
 
     since: float = 0.0
-    until: float = 2.0**53
+    until: float = FOREVER
     tenant: str = ""
     key: str = ""
     model: str = ""
     limit: int = 10_000
     after: int = 0
+
+    def __post_init__(self) -> None:
+        """Raises InvalidRequest where a time is none."""
+        _check_times(self.since, self.until)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -131,12 +147,16 @@ class AuditQuery:
     its keys and adapters too); empty: any. At most `limit`, from behind the line of number `after`."""
 
     since: float = 0.0
-    until: float = 2.0**53
+    until: float = FOREVER
     actor: str = ""
     action: str = ""
     subject: str = ""
     limit: int = 10_000
     after: int = 0
+
+    def __post_init__(self) -> None:
+        """Raises InvalidRequest where a time is none."""
+        _check_times(self.since, self.until)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

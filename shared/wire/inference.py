@@ -9,13 +9,12 @@ from shared import errors, rpc
 def error_to_pb(error: errors.OctavoError) -> pb.Error:
     """The error as an event of a session tells it."""
     status = grpc.StatusCode[errors.answer(error).grpc]
-    retry = None if error.retry_after is None else int(error.retry_after * 1000)
     return pb.Error(
         grpc_code=status.value[0],
         code=error.code,
         message=error.message,
         param=error.param or "",
-        retry_after_ms=retry,
+        retry_after_ms=error.retry_after_ms,
     )
 
 

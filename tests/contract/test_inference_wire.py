@@ -1,11 +1,13 @@
 """The public API's messages say what the router's types say, both ways where both exist."""
 
 import pytest
+from google.rpc import error_details_pb2
 from hypothesis import given
 from hypothesis import strategies as st
 
 from protos import inference_pb2 as pb
 from router.edge.grpc import wire
+from router.edge.http.errors import to_response
 from router.request import Ended, Logprobs, Piece, SamplingOptions, TokenText, Usage
 from shared import errors, rpc
 from shared.wire.inference import error_from_pb, error_to_pb
@@ -44,6 +46,16 @@ def test_an_event_and_a_rich_status_tell_the_same_error(kind: type[errors.Octavo
     error = kind("what happened", param="n", retry_after=2)
     status, event = rpc.to_status(error), error_to_pb(error)
     assert (status.code, status.message) == (event.grpc_code, event.message)
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(0.0001, 1), (1.2341, 1235), (59.9999, 60_000), (2.0, 2_000)])
+def test_nobody_is_told_to_come_back_too_early(seconds: float, told: int) -> None:
+    error = errors.RateLimited("wait", retry_after=seconds)
+    assert error_to_pb(error).retry_after_ms == told
+    info = error_details_pb2.RetryInfo()
+    assert any(detail.Unpack(info) for detail in rpc.to_status(error).details)
+    assert info.retry_delay.ToMilliseconds() == told
+    assert to_response(error).headers["retry-after-ms"] == str(told)
 
 
 def test_a_code_that_is_not_in_the_table_is_internal() -> None:

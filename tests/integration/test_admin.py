@@ -18,6 +18,7 @@ from tests.fakes import tenancy
 from tests.fakes.operators import Operators, operators
 from tests.fakes.tenancy import NOW
 
+NAN = float("nan")
 BEYOND = {"authorization": "Bearer octk-abcdefghijkl-" + "x" * 43}
 
 
@@ -110,6 +111,14 @@ async def test_a_tenant_is_made_read_changed_and_deleted_over_http(admin: Operat
     assert (await admin.http.get("/tenants/beta")).status_code == 404
     said = [(action, subject) for _, action, subject, _ in await admin.actions()]
     assert said == [("tenant.put", "beta"), ("tenant.put", "beta"), ("tenant.delete", "beta")]
+
+
+async def test_what_was_read_and_is_written_back_replaces_nothing_that_came_between(admin: Operators) -> None:
+    read = (await admin.http.get("/tenants/acme")).json()
+    assert (await admin.http.put("/tenants/acme", json={**read, "weight": 2})).status_code == 200
+    late = await admin.http.put("/tenants/acme", json={**read, "weight": 3})
+    assert (late.status_code, late.json()["error"]["param"]) == (409, "etag")
+    assert (await admin.http.get("/tenants/acme")).json()["weight"] == 2
 
 
 async def test_a_tenant_is_made_read_changed_and_deleted_over_grpc(admin: Operators) -> None:
@@ -260,6 +269,15 @@ WRONG: tuple[tuple[str, str, Any, str | None], ...] = (
     ("PUT", "/tenants/acme", {"name": "other"}, "name"),
     ("PUT", "/tenants/acme", {"weight": 0}, "weight"),
     ("PUT", "/tenants/acme", {"weigth": 1}, None),
+    ("PUT", "/tenants/acme", {"weight": True}, "weight"),
+    ("PUT", "/tenants/acme", {"weight": 10**400}, "weight"),
+    ("PUT", "/tenants/acme", {"top_class": True}, "top_class"),
+    ("PUT", "/tenants/acme", {"top_class": 1.0}, "top_class"),
+    ("PUT", "/tenants/acme", {"limits": 0}, "limits"),
+    ("PUT", "/tenants/acme", {"limits": False}, "limits"),
+    ("PUT", "/tenants/acme", {"labels": []}, "labels"),
+    ("PUT", "/tenants/acme", {"limits": {"max_n": 10**400}}, "limits.max_n"),
+    ("PUT", "/tenants/acme", {"etag": 5}, "etag"),
     ("PUT", "/tenants/acme", {"limits": {"max_n": 0}}, "limits.max_n"),
     ("POST", "/tenants:apply", {"tenants": []}, "tenants"),
     ("POST", "/tenants:apply", {"tenants": [{"name": "a"}, {"name": "a"}]}, "tenants[1].name"),
@@ -267,6 +285,17 @@ WRONG: tuple[tuple[str, str, Any, str | None], ...] = (
     ("POST", "/tenants/acme/keys", {}, "name"),
     ("POST", "/tenants/acme/keys", {"name": "x", "scopes": ["root"]}, "scopes"),
     ("POST", "/tenants/acme/keys", {"name": "x", "expires": 5}, "expires"),
+    ("POST", "/tenants/acme/keys", {"name": "x", "expires": True}, "expires"),
+    ("POST", "/tenants/acme/keys", {"name": "x", "expires": 1e300}, "expires"),
+    ("POST", "/tenants/acme/keys", {"name": "x", "expires": 2**64}, "expires"),
+    ("POST", "/tenants/acme/keys", {"name": "x", "expires": 10**400}, "expires"),
+    ("POST", "/tenants/acme/keys", {"name": "x", "scopes": 0}, "scopes"),
+    ("POST", "/tenants/acme/keys", {"name": "x", "scopes": ""}, "scopes"),
+    ("POST", "/tenants/acme/keys", {"name": "x", "scopes": []}, "scopes"),
+    ("POST", "/tenants:apply", {"tenants": [{"name": "a"}] * 1_001}, "tenants"),
+    ("POST", "/tenants:apply", {"tenants": [{"name": "a", "etag": []}]}, "tenants[0].etag"),
+    ("POST", "/workers/w1:drain", {"deadline_seconds": 10**400}, "deadline_seconds"),
+    ("POST", "/workers/w1:drain", {"deadline_seconds": True}, "deadline_seconds"),
     ("POST", "/tenants/acme/keys", {"name": "x", "scope": "infer"}, "scope"),
     ("POST", "/tenants/nobody/keys", {"name": "x"}, "tenant"),
     ("PUT", "/prefixes/clerk", [], None),
@@ -299,6 +328,10 @@ async def test_grpc_errors_name_the_field(admin: Operators) -> None:
         ("CreateKey", pb.CreateKeyRequest(tenant="acme", name="main"), "name"),
         ("QueryUsage", pb.QueryUsageRequest(page_size=100_000), "page_size"),
         ("RevokeKey", pb.RevokeKeyRequest(tenant="acme", name=admin.plain), "name"),
+        ("CreateKey", pb.CreateKeyRequest(tenant="acme", name="x", expires=1e300), "expires"),
+        ("QueryUsage", pb.QueryUsageRequest(filter=pb.UsageFilter(since=NAN)), "since"),
+        ("SumUsage", pb.SumUsageRequest(filter=pb.UsageFilter(until=NAN)), "until"),
+        ("QueryAudit", pb.QueryAuditRequest(until=NAN), "until"),
     ):  # fmt: skip
         with pytest.raises(OctavoError) as refused:
             await admin.call(method, request)

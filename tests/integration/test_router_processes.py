@@ -112,6 +112,24 @@ async def test_a_killed_process_comes_back_while_requests_go_on_and_limits_hold_
     assert broken <= 2, "only what had reached the killed process may break"
 
 
+async def test_a_process_that_starts_again_when_the_store_was_deleted_makes_no_empty_one_that_lets_everybody_in(
+    tmp_path: Path,
+) -> None:
+    path, away = tmp_path / "octavo.db", tmp_path / "away.db"
+    store = SqliteStore(path)
+    await tenancy.add(store, "acme")
+    await store.aclose()
+    async with ready(tmp_path, store=path) as (running, said), running.client(said["http"]) as http:
+        path.rename(away)  # noqa: ASYNC240 - nothing else runs
+        os.kill(said["pids"][0], signal.SIGKILL)
+        await running.told("notice", "ended with status 1")
+        assert (await http.get("/v1/models")).status_code == 401
+        away.rename(path)  # noqa: ASYNC240
+        await running.told("notice", "is ready again")
+        for _ in range(20):
+            assert (await http.get("/v1/models")).status_code == 401
+
+
 async def test_it_is_ready_only_when_every_process_is(tmp_path: Path) -> None:
     worker = ScriptedWorker(script=echo, port=free_port())
     async with processes(tmp_path, "--workers", worker.target) as running:

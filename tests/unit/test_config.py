@@ -91,7 +91,14 @@ def test_what_is_wrong_is_named_with_status_2(
     assert named in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("content", ["nmae: x\n", "- a\n", "a: [\n", "name: n\ncount: x\n"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("nmae: x\n", "- a\n", "a: [\n", "name: n\ncount: x\n"),
+        *("count: " + "9" * 5000, "[" * 5000, "count: 2026-13-45", "\0"),  # of which YAML cannot make values
+    ],
+    ids=["unknown", "list", "open", "value", "digits", "depth", "date", "zero"],
+)
 def test_wrong_yaml_is_named(content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "c.yaml"
     file.write_text(content)

@@ -37,7 +37,7 @@ def _headers(error: errors.OctavoError) -> dict[str, str]:
     if error.retry_after is not None:
         told |= {
             "Retry-After": str(max(1, math.ceil(error.retry_after))),
-            "retry-after-ms": str(math.ceil(1000 * error.retry_after)),
+            "retry-after-ms": str(error.retry_after_ms),
         }
     return told | ({"Connection": "close"} if unread else {})
 

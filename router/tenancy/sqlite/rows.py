@@ -30,8 +30,9 @@ def tenant_to_text(tenant: TenantRecord) -> str:
 
 
 def tenant_from_text(text: str) -> TenantRecord:
-    """As it was written."""
+    """As it was written; earlier versions took true and 1.0 for whole numbers."""
     fields = json.loads(text)
+    fields |= {"weight": +fields["weight"], "top_class": int(fields["top_class"])}
     patterns = {name: tuple(fields[name]) for name in ("models", "adapters")}
     return TenantRecord(**{**fields, **patterns, "limits": Limits(**fields["limits"])})
 

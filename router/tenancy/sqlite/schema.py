@@ -4,7 +4,9 @@ import contextlib
 import os
 import secrets
 import sqlite3
+from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 VERSION = 5
 BUSY_SECONDS = 10.0  # how long a writer waits for another process's step
@@ -59,11 +61,42 @@ _ADDED = {2: _PREFIXES, 3: _MODEL, 4: _ORIGIN, 5: _BEFORE}
 
 
 class WrongVersion(ValueError):
-    """The database was made by another version of this program."""
+    """The database was made by another version of this program, or by another one."""
 
 
-def connect(path: Path) -> sqlite3.Connection:
-    """A connection of one thread's own; the database is made where there is none, readable by its owner alone.
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A connection, and the file that it is to."""
+
+    db: sqlite3.Connection
+    path: Path
+    file: tuple[int, int]  # device and inode
+
+    def require(self, file: tuple[int, int]) -> None:
+        """Raises OSError where it is to another file than that, or the file was deleted or replaced: what is written to one that was,
+        nobody finds again."""
+        if self.file != file or _file(self.path) != file:
+            raise OSError(f"{self.path} was deleted or replaced; put it back, or start anew")
+
+
+def _file(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def make(path: Path) -> None:
+    """The database, where there is none, readable by its owner alone. Raises what `connect` raises."""
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+    connect(path).db.close()
+
+
+def connect(path: Path) -> Link:
+    """A connection of one thread's own to a database that is there: a router whose store was deleted must not go on with an empty one,
+    which lets everybody in.
 
     With a write-ahead log and `synchronous` NORMAL, what was committed outlives any process; a machine that loses its power may lose the
     last commits, and nothing else. Raises sqlite3.Error or OSError, and WrongVersion.
@@ -71,13 +104,30 @@ def connect(path: Path) -> sqlite3.Connection:
     A file that is there is never opened but by SQLite: closing it would drop the locks that this process's other connections have on it
     (POSIX, fcntl), and other processes would take the log away from under them.
     """
-    with contextlib.suppress(FileExistsError):
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-    db = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, cached_statements=256)
-    db.execute("PRAGMA journal_mode = WAL")
-    db.execute("PRAGMA synchronous = NORMAL")
-    _make(db)
-    return db
+    file = _file(path)
+    uri = f"file:{quote(os.fsencode(path))}?mode=rw"
+    db = sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None, cached_statements=256)
+    try:
+        _require_ours(db)
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = NORMAL")
+        _make(db)
+        if file is None or file != _file(path):
+            raise OSError(f"{path} was replaced while it was opened")
+    except BaseException:
+        db.close()
+        raise
+    return Link(db=db, path=path, file=file)
+
+
+def _require_ours(db: sqlite3.Connection) -> None:
+    """Raises WrongVersion where another program's tables are there: nothing is to be added to those."""
+    db.execute("BEGIN")  # both at one moment: another process may be making them
+    tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    version = _version(db)
+    db.execute("COMMIT")
+    if bool(tables) != (version > 0) or (tables and not tables >= {"meta", "tenants", "ledger"}):
+        raise WrongVersion("the file is another program's database")
 
 
 def _make(db: sqlite3.Connection) -> None:

@@ -26,8 +26,10 @@ from router.tenancy.store import (
 class SqliteStore:
     """Implements Store. `clock` is the wall clock, in Unix seconds: the routers of a host share it."""
 
-    def __init__(self, path: Path, *, clock: Callable[[], float] = time.time):
-        """Raises sqlite3.Error, OSError or WrongVersion where there is no store to be had at `path`."""
+    def __init__(self, path: Path, *, clock: Callable[[], float] = time.time, make: bool = True):
+        """Raises sqlite3.Error, OSError or WrongVersion where there is no store to be had at `path`. `make`: one is made there."""
+        if make:
+            schema.make(path)
         connect = partial(schema.connect, path)
         self._clock = clock
         self._writer = StoreThread(connect, begin="IMMEDIATE", name="octavo-store")

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from shared.errors import OctavoError, Unavailable
+from router.tenancy.sqlite.schema import Link
+from shared.errors import InvalidRequest, OctavoError, Unavailable
 
 T = TypeVar("T")
 Step = Callable[[sqlite3.Connection], T]
@@ -38,23 +39,44 @@ class _Asked:
 
 
 def _told(error: Exception) -> Exception:
-    """As callers may see it."""
-    if isinstance(error, sqlite3.OperationalError):
+    """As callers may see it. Logged, where it is the store's fault or ours."""
+    if isinstance(error, UnicodeEncodeError):
+        return InvalidRequest("a name must hold whole characters, which UTF-8 can write")
+    if isinstance(error, sqlite3.Error | OSError) and not isinstance(error, sqlite3.IntegrityError):
         _LOG.error("the store: %s", error)
         return Unavailable("the store of tenants cannot be reached now", retry_after=1.0)
+    if not isinstance(error, OctavoError):
+        _LOG.error("a step of the store failed", exc_info=error)
     return error
 
 
-class StoreThread:
-    """Runs steps on its own connection. `begin` is IMMEDIATE for a thread that writes, DEFERRED for one that only reads."""
+def _usable(link: Link) -> bool:
+    """Whether its last transaction is over, or can be ended; else it is closed."""
+    try:
+        if link.db.in_transaction:
+            link.db.execute("ROLLBACK")
+    except sqlite3.Error:
+        link.db.close()
+        return False
+    return True
 
-    def __init__(self, connect: Callable[[], sqlite3.Connection], *, begin: str, name: str):
+
+class StoreThread:
+    """Runs steps on its own connection. `begin` is IMMEDIATE for a thread that writes, DEFERRED for one that only reads.
+
+    A connection that is of no use any more is made anew by the next steps: whatever befalls the database, the thread goes on. It never
+    goes over to another file: with the log that the first one left, SQLite would make one of both.
+    """
+
+    def __init__(self, connect: Callable[[], Link], *, begin: str, name: str):
         self._begin = f"BEGIN {begin}"
+        self._connect = connect
         self._asked: queue.SimpleQueue[_Asked | None] = queue.SimpleQueue()
         self._closed = False
-        self._db = connect()
-        self._db.close()  # what is wrong with the database is told to whoever opens it
-        self._thread = threading.Thread(target=self._run, args=(connect,), name=name, daemon=True)
+        first = connect()  # what is wrong with the database is told to whoever opens it
+        first.db.close()
+        self._file = first.file
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     async def do(self, step: Step[T]) -> T:
@@ -76,17 +98,29 @@ class StoreThread:
             self._asked.put(None)
         await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
 
-    def _run(self, connect: Callable[[], sqlite3.Connection]) -> None:
-        db = connect()
+    def _run(self) -> None:
+        link: Link | None = None
+        last = False
+        while not last and (first := self._asked.get()) is not None:
+            batch, last = self._gather(first)
+            link = self._done(link, batch)
+            _tell(batch)
+        if link is not None:
+            link.db.close()
+
+    def _done(self, link: Link | None, batch: list[_Asked]) -> Link | None:
+        """Does the steps; the connection for the next ones, None where they need another."""
         try:
-            while (first := self._asked.get()) is not None:
-                batch, last = self._gather(first)
-                self._transact(db, batch)
-                _tell(batch)
-                if last:
-                    break
-        finally:
-            db.close()
+            if link is None or not _usable(link):
+                link = None
+                link = self._connect()
+            link.require(self._file)
+            self._transact(link.db, batch)
+        except Exception as error:  # noqa: BLE001 - told to everyone who waits for this transaction
+            told = _told(error)
+            for asked in batch:
+                asked.error = told
+        return link
 
     def _gather(self, first: _Asked) -> tuple[list[_Asked], bool]:
         """What waits, and whether nothing comes after it."""
@@ -102,16 +136,10 @@ class StoreThread:
         return batch, False
 
     def _transact(self, db: sqlite3.Connection, batch: list[_Asked]) -> None:
-        try:
-            db.execute(self._begin)
-            for asked in batch:
-                self._attempt(db, asked)
-            db.execute("COMMIT")
-        except Exception as error:  # noqa: BLE001 - told to everyone who waits for this transaction
-            if db.in_transaction:
-                db.execute("ROLLBACK")
-            for asked in batch:
-                asked.error = _told(error)
+        db.execute(self._begin)
+        for asked in batch:
+            self._attempt(db, asked)
+        db.execute("COMMIT")
 
     @staticmethod
     def _attempt(db: sqlite3.Connection, asked: _Asked) -> None:
@@ -119,8 +147,6 @@ class StoreThread:
         try:
             asked.result = asked.step(db)
         except Exception as error:
-            if not isinstance(error, OctavoError):
-                _LOG.error("a step of the store failed", exc_info=error)
             asked.error = _told(error)
             if not db.in_transaction:
                 raise  # SQLite has rolled back all of it (the disk is full, ...)

@@ -44,3 +44,21 @@ def test_a_prefix_is_a_system_message_or_a_text(capsys: pytest.CaptureFixture[st
     with pytest.raises(SystemExit):
         main(["prefix", "put", "clerk"])
     assert "required" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--text", "--system"])
+def test_bytes_that_are_no_utf8_are_no_prefix_whatever_the_locale(
+    option: str, tmp_path: Path, store: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "wrong").write_bytes(b"abc\xff")
+    assert main(["prefix", "put", "x", option, str(tmp_path / "wrong")]) == 1
+    loose = io.TextIOWrapper(io.BytesIO(b"abc\xff"), encoding="ascii", errors="surrogateescape")
+    monkeypatch.setattr("sys.stdin", loose)
+    assert main(["prefix", "put", "x", option, "-"]) == 1
+    assert capsys.readouterr().err.count("is not UTF-8 text") == 2
+    assert not store.exists()
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("\u00e9".encode()), encoding="ascii"))
+    assert main(["prefix", "put", "x", option, "-"]) == 0
+    capsys.readouterr()
+    assert main(["prefix", "list", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0][option[2:]] == "\u00e9"

@@ -6,7 +6,6 @@ import io
 import json
 import sqlite3
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ import yaml
 
 from octavo.cli import usage
 from octavo.cli.key import SCOPES
-from octavo.cli.main import main
 from octavo.cli.moments import future, past
 from octavo.cli.stored import STORE_ENV, actor
 from router.tenancy.keyring import Keyring
@@ -24,50 +22,7 @@ from router.tenancy.sqlite.store import SqliteStore
 from router.tenancy.store import UsageQuery
 from shared.errors import Unauthenticated
 from tests.fakes import tenancy
-
-WHOLE = """
-tenants:
-  - name: acme
-    weight: 2.5
-    limits: {requests_per_minute: 60}
-    models: ["llama-*"]
-    labels: {plan: gold}
-  - name: other
-"""
-
-Octavo = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the commands find their store; nothing is there yet."""
-    path = tmp_path / "tenants.db"
-    monkeypatch.setenv(STORE_ENV, str(path))
-    return path
-
-
-@pytest.fixture
-def octavo(capsys: pytest.CaptureFixture[str]) -> Octavo:
-    """Runs a command: exit status, stdout, stderr."""
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        try:
-            status = main(arguments)
-        except SystemExit as end:  # argparse
-            status = int(str(end.code))
-        said = capsys.readouterr()
-        return status, said.out, said.err
-
-    return run
-
-
-@pytest.fixture
-def applied(store: Path, octavo: Octavo, tmp_path: Path) -> Path:
-    """The store with the two tenants."""
-    document = tmp_path / "tenants.yaml"
-    document.write_text(WHOLE)
-    assert octavo("tenant", "apply", "-f", str(document)) == (0, "acme\nother\n", "")
-    return store
+from tests.fakes.commands import WHOLE, Octavo
 
 
 async def _known(path: Path, key: str) -> str:

@@ -58,7 +58,22 @@ def test_a_tenant_is_written_as_it_is_read() -> None:
         ("tenants: [{name: a, weight: 0}]", "tenants[0].weight"),
         ("tenants: [{name: a, weight: .nan}]", "tenants[0].weight"),
         ("tenants: [{name: a, weight: heavy}]", "tenants[0].weight"),
+        ("tenants: [{name: a, weight: true}]", "tenants[0].weight"),
+        (f"tenants: [{{name: a, weight: {'9' * 400}}}]", "tenants[0].weight"),
         ("tenants: [{name: a, top_class: 8}]", "tenants[0].top_class"),
+        ("tenants: [{name: a, top_class: true}]", "tenants[0].top_class"),
+        ("tenants: [{name: a, top_class: 1.0}]", "tenants[0].top_class"),
+        ("tenants: [{name: a, limits: 0}]", "tenants[0].limits"),
+        ("tenants: [{name: a, limits: false}]", "tenants[0].limits"),
+        ("tenants: [{name: a, limits: ''}]", "tenants[0].limits"),
+        ("tenants: [{name: a, limits: []}]", "tenants[0].limits"),
+        (f"tenants: [{{name: a, limits: {{max_n: {'9' * 400}}}}}]", "tenants[0].limits.max_n"),
+        ("tenants: [{name: a, labels: 0}]", "tenants[0].labels"),
+        ("tenants: [{name: a, labels: []}]", "tenants[0].labels"),
+        ("tenants: [{name: a, labels: {? [b] : c}}]", None),
+        ("tenants: [{name: a, name: b}]", None),
+        ("tenants: [{name: a, limits: {max_n: 1}, 'limits': {max_context: 9}}]", None),
+        ("{tenants: [], tenants: [{name: a}]}", None),
         ("tenants: [{name: a, limits: {requests_per_minute: 0}}]", "tenants[0].limits.requests_per_minute"),
         ("tenants: [{name: a, limits: {requests_per_minute: 1.5}}]", "tenants[0].limits.requests_per_minute"),
         ("tenants: [{name: a, limits: {requests_per_minute: true}}]", "tenants[0].limits.requests_per_minute"),
@@ -127,6 +142,39 @@ def test_what_yaml_cannot_make_is_refused(text: str) -> None:
         tenants_from_yaml(text)
 
 
-def test_labels_that_utf8_cannot_write_are_refused() -> None:
-    with pytest.raises(InvalidRequest, match="surrogate"):
-        tenants_from_yaml('tenants: [{name: x, labels: {a: "\\ud800"}}]')
+@pytest.mark.parametrize(
+    ("field", "param"),
+    [
+        ("name: HALF", "name"),
+        ("name: x, cache_scope: HALF", "cache_scope"),
+        ("name: x, models: [HALF]", "models"),
+        ("name: x, adapters: ['*', HALF]", "adapters"),
+        ("name: x, labels: {a: HALF}", "labels"),
+        ("name: x, labels: {HALF: a}", "labels"),
+    ],
+)
+@pytest.mark.parametrize("half", ["\\ud800", "\\udfff", "a\\udc80b"])
+def test_text_that_utf8_cannot_write_is_refused_wherever_it_stands(field: str, param: str, half: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        tenants_from_yaml(f"tenants: [{{{field}}}]".replace("HALF", f'"{half}"'))
+    assert caught.value.param == f"tenants[0].{param}"
+    caught.value.message.encode()
+
+
+@pytest.mark.parametrize("half", ["\\0", "\\x1b[2J", "a\\n", "\\x7f", "\\u202e", "\u0430cme", "a b"])
+@pytest.mark.parametrize("field", ["name: HALF", "name: x, cache_scope: HALF", "name: x, models: [HALF]"])
+def test_no_name_or_pattern_has_what_cannot_be_seen_or_looks_like_another(field: str, half: str) -> None:
+    with pytest.raises(InvalidRequest):
+        tenants_from_yaml(f"tenants: [{{{field}}}]".replace("HALF", f'"{half}"'))
+
+
+def test_nothing_at_all_is_the_default_and_what_a_merge_brings_may_be_overridden() -> None:
+    text = """
+tenants:
+  - &base {name: a, limits: &some {max_n: 1}, labels:}
+  - &also {<<: *base, name: b, limits:}
+  - {<<: [*also, *base], name: c, limits: {<<: *some, max_n: 3}}
+"""
+    a, b, c = tenants_from_yaml(text)
+    assert (a.limits.max_n, b.limits, c.limits.max_n) == (1, Limits(), 3)
+    assert (a.labels, c.name) == ({}, "c")

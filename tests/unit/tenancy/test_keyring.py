@@ -12,7 +12,7 @@ from router.tenancy.caller import OPEN_CALLER, Caller
 from router.tenancy.keyring import Keyring
 from router.tenancy.records import Scope, TenantRecord
 from router.tenancy.sqlite.store import SqliteStore
-from shared.errors import OctavoError, PermissionDenied, Unauthenticated
+from shared.errors import InvalidRequest, OctavoError, PermissionDenied, Unauthenticated
 from shared.redact import redact
 from shared.types import Tenant
 from tests.fakes.clock import FakeClock
@@ -152,6 +152,23 @@ def test_a_key_is_shown_once_and_nowhere_else() -> None:
     assert key.text not in repr(key)
     assert keys.parts(key.text) is not None
     assert key.text.split("-")[2] not in redact(f"the key {key.text} and {key.text[:30]} of it")
+
+
+@pytest.mark.parametrize("expires", [1e300, float("inf"), float("nan"), 253_402_300_800.0, 10**400, -1.0, True])
+def test_a_key_expires_at_a_time_that_a_calendar_has_or_never(expires: float) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        keys.new_key(tenant="acme", name="x", scopes=INFER, now=NOW, expires=expires)
+    assert caught.value.param == "expires"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "shown", "hidden"),
+    [("tiny[1]", "tiny[1]", "tiny1"), ("[!a]*", "[!a]x", "beta"), ("[a-z]?", "[a-z]b", "ab"), ("a[*", "a[b", "ab")],
+)
+def test_a_bracket_in_a_pattern_is_a_bracket(pattern: str, shown: str, hidden: str) -> None:
+    caller = Caller(tenant=Tenant(id="acme"), models=(pattern,))
+    assert caller.sees_model(shown)
+    assert not caller.sees_model(hidden)
 
 
 def test_another_tenants_adapters_are_not_seen() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from router.tenancy.keys import new_key
 from router.tenancy.records import AdapterRecord, AuditRecord, Limits, Scope, TenantRecord
-from router.tenancy.sqlite.schema import WrongVersion, connect
+from router.tenancy.sqlite.schema import WrongVersion, connect, make
 from router.tenancy.sqlite.store import SqliteStore
 from router.tenancy.store import Granted, Refused, Renewal, UsageQuery
 from shared.errors import AlreadyExists, NotFound, Unavailable
@@ -351,7 +351,8 @@ async def test_a_closed_store_says_so(tmp_path: Path, clock: FakeClock) -> None:
 
 
 def test_a_store_of_another_version_is_refused(tmp_path: Path) -> None:
-    db = connect(tmp_path / "octavo.db")
+    make(tmp_path / "octavo.db")
+    db = connect(tmp_path / "octavo.db").db
     db.execute("PRAGMA user_version = 99")
     db.close()
     with pytest.raises(WrongVersion):

@@ -54,6 +54,8 @@ async def test_there_are_no_more_prefixes_than_prompts_are_compared_with(
         ({"name": "a", "text": "x", "system": "y"}, "text"),
         ({"name": "a", "text": "x" * (1 << 18) + "x"}, "text"),
         ({"name": "a", "system": "x" * (1 << 18) + "x"}, "system"),
+        ({"name": "a", "text": "x\udcff"}, "text"),
+        ({"name": "a", "system": "\ud800x"}, "system"),
         ({"name": "a", "text": "x", "models": ()}, "models"),
         ({"name": "a", "text": "x", "models": ("",)}, "models"),
     ],
@@ -81,6 +83,6 @@ async def test_a_store_of_the_version_before_gets_what_it_lacks_and_keeps_what_i
     assert await again.snapshot() == before
     await again.put_prefix(PrefixRecord(name="a", text="x"), actor="root")
     await again.aclose()
-    db = connect(path)
+    db = connect(path).db
     assert db.execute("PRAGMA user_version").fetchone() == (VERSION,)
     db.close()

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from fastapi import Request
 
 from router.admin.paging import SIZE, Page
+from router.tenancy.store import FOREVER
 from shared.errors import InvalidRequest
 
-FOREVER = 2.0**53
 PAGE = frozenset({"page_size", "page_token"})
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
-from router.admin.service import Admin, KeyWanted
+from router.admin.service import Admin, KeyWanted, check_count
 from router.edge.http.admin.query import PAGE, given, page_of
 from router.edge.http.body import Bodies, json_route
 from router.tenancy.document import document_of, tenant_from
@@ -68,27 +68,33 @@ def _listed(value: object) -> tuple[list[TenantRecord], dict[str, str]]:
     listed = body.get("tenants")
     if not isinstance(listed, list):
         raise InvalidRequest("tenants must be a list", param="tenants")
+    check_count(len(listed))
     tenants, expected = [], {}
     for at, one in enumerate(listed):
-        tag = one.pop("etag", None) if isinstance(one, dict) else None
+        tag = _tag(one, f"tenants[{at}].etag")
         tenant = tenant_from(one, f"tenants[{at}]")
-        if tag is not None and not isinstance(tag, str):
-            raise InvalidRequest(f"tenants[{at}].etag must be a text", param=f"tenants[{at}].etag")
         if tag:
             expected[tenant.name] = tag
         tenants.append(tenant)
     return tenants, expected
 
 
-def _named(value: object, name: str) -> TenantRecord:
-    """The tenant of a body whose address names it."""
+def _tag(body: object, param: str) -> str:
+    """The etag that a tenant stands there with, which is taken out of it; empty where there is none."""
+    tag = body.pop("etag", None) if isinstance(body, dict) else None
+    if tag is not None and not isinstance(tag, str):
+        raise InvalidRequest(f"{param} must be a text", param=param)
+    return tag or ""
+
+
+def _named(value: object, name: str) -> tuple[TenantRecord, str]:
+    """The tenant of a body whose address names it, and the etag that it stands there with."""
     body = dict(value) if isinstance(value, Mapping) else value
-    if isinstance(body, dict):
-        body.pop("etag", None)
-        if body.setdefault("name", name) != name:
-            raise InvalidRequest("name must be the address's", param="name")
+    tag = _tag(body, "etag")
+    if isinstance(body, dict) and body.setdefault("name", name) != name:
+        raise InvalidRequest("name must be the address's", param="name")
     try:
-        return tenant_from(body)
+        return tenant_from(body), tag
     except InvalidRequest as error:
         param = (error.param or "").removeprefix("tenant").removeprefix(".") or None
         raise InvalidRequest(error.message, param=param, code=error.code) from error
@@ -96,10 +102,12 @@ def _named(value: object, name: str) -> TenantRecord:
 
 def _wanted(value: object, tenant: str) -> KeyWanted:
     body = _object(value, _KEY)
-    name, scopes, expires = body.get("name"), body.get("scopes") or ["infer"], body.get("expires")
+    name, scopes, expires = body.get("name"), body.get("scopes"), body.get("expires")
     if not isinstance(name, str):
         raise InvalidRequest("name is needed, as a text", param="name")
     known = {scope.value: scope for scope in Scope}
+    if scopes is None:
+        scopes = ["infer"]
     if not isinstance(scopes, list) or any(not isinstance(one, str) or one not in known for one in scopes):
         raise InvalidRequest(f"scopes must be of {', '.join(known)}", param="scopes")
     if expires is not None and (isinstance(expires, bool) or not isinstance(expires, int | float)):
@@ -153,7 +161,10 @@ def writing(admin: Admin, bodies: Bodies) -> APIRouter:
     @router.put("/tenants/{name}")
     async def put_tenant(name: str, request: Request) -> Response:
         given(request, _NONE)
-        expected, tenant = _expected(request), _named(await request.json(), name)
+        tenant, tag = _named(await request.json(), name)
+        expected = _expected(request)
+        if expected is None:
+            expected = tag or None
         meant = {} if expected is None else {name: expected}
         (kept,) = await admin.apply_tenants(request.state.operator, [tenant], meant)
         return _tagged(kept)
