@@ -13,11 +13,12 @@ from router.tenancy.rates import Rates
 from router.tenancy.records import Limits
 from router.tenancy.refusals import Refusals
 from router.tenancy.store import Books, Granted, Refused, Renewal, Settlement, Wanted
-from shared.errors import InvalidRequest, OctavoError, RateLimited
+from shared.errors import InvalidRequest, OctavoError, RateLimited, Unavailable
 
 RENEW_SECONDS = 2.0
 CLOSED_SECONDS = 5.0  # how long an answer's end waits for a store that does not take its settlement
 _AGAIN_SECONDS = 0.5
+_LAST_TRIES = 4  # of a router that closes
 
 _LOG = logging.getLogger(__name__)
 
@@ -59,6 +60,7 @@ class Quotas:
         self._live: dict[str, _Held] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._task: asyncio.Task[None] | None = None
+        self._closed = False
 
     def start(self) -> None:
         """Renews what lives and sweeps what does not, until closed."""
@@ -102,7 +104,7 @@ class Quotas:
 
     async def _undo(self, asked: "asyncio.Future[Granted | Refused]", charge_id: str) -> None:
         if isinstance(await asked, Granted):
-            await self._store.abandon(charge_id)
+            await self._end(charge_id, None)
 
     def run(self, work: Coroutine[Any, Any, object]) -> "asyncio.Task[None]":
         """In the background, until the store has taken it."""
@@ -116,26 +118,35 @@ class Quotas:
             await work
         except OctavoError as error:
             _LOG.error("the store did not take a reservation's end: %s", error.message)
+        except Exception:  # noqa: BLE001 - nobody else hears of it
+            _LOG.exception("the store did not take a reservation's end")
 
     def end(self, charge_id: str, tenant: str, settlement: Settlement | None) -> "asyncio.Task[None]":
         """Settle it, or abandon it."""
-        self._live.pop(charge_id, None)
         self._refusals.ended(tenant)
         return self.run(self._end(charge_id, settlement))
 
     async def _end(self, charge_id: str, settlement: Settlement | None) -> None:
-        """Tries as long as nobody else can have settled it as lost."""
-        for again in (True, True, True, False):
+        """Tries until the store takes it, or this router closes. Until then it is renewed with all that it used, as if it ran: nobody else
+        takes it for lost."""
+        try:
+            ours = await self._taken(charge_id, settlement)
+        finally:
+            self._live.pop(charge_id, None)
+        if not ours:
+            _LOG.warning("%s was settled already: this router was taken for lost", charge_id)
+
+    async def _taken(self, charge_id: str, settlement: Settlement | None) -> bool:
+        """Whether it was this call that settled or abandoned it. Raises Unavailable where the store fails to the end."""
+        failures = 0
+        while True:
             try:
-                ours = await (self._store.settle(settlement) if settlement else self._store.abandon(charge_id))
-            except OctavoError:
-                if not again:
+                return await (self._store.settle(settlement) if settlement else self._store.abandon(charge_id))
+            except Unavailable:
+                failures += 1
+                if self._closed and failures >= _LAST_TRIES:
                     raise
                 await asyncio.sleep(_AGAIN_SECONDS)
-            else:
-                if not ours:
-                    _LOG.warning("%s was settled already: this router was taken for lost", charge_id)
-                return
 
     async def _keep_beating(self) -> None:
         while True:
@@ -154,11 +165,12 @@ class Quotas:
         await self._store.sweep()
 
     def used(self) -> int:
-        """Output tokens so far of all that lives here."""
+        """Output tokens so far of all that lives here, or whose end the store has not taken yet."""
         return sum(held.renewal().output_tokens for held in self._live.values())
 
     async def aclose(self) -> None:
         """See Admission."""
+        self._closed = True
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

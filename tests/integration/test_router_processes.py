@@ -120,11 +120,11 @@ async def test_a_process_that_starts_again_when_the_store_was_deleted_makes_no_e
     await tenancy.add(store, "acme")
     await store.aclose()
     async with ready(tmp_path, store=path) as (running, said), running.client(said["http"]) as http:
-        path.rename(away)  # noqa: ASYNC240 - nothing else runs
+        path.rename(away)
         os.kill(said["pids"][0], signal.SIGKILL)
         await running.told("notice", "ended with status 1")
         assert (await http.get("/v1/models")).status_code == 401
-        away.rename(path)  # noqa: ASYNC240
+        away.rename(path)
         await running.told("notice", "is ready again")
         for _ in range(20):
             assert (await http.get("/v1/models")).status_code == 401

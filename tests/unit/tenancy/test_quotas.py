@@ -26,10 +26,13 @@ USED = Usage(prompt_tokens=3, completion_tokens=2, cached_tokens=1)
 
 @dataclass(kw_only=True)
 class FakeBooks:
-    """Implements Books; remembers what it was told. `open` cleared, reserve waits; `failures` is how many calls still fail."""
+    """Implements Books; remembers what it was told. `open` cleared, reserve waits; `failures` is how many calls still fail;
+    `refuses_ends`: all those that end something do."""
 
     refuse: Refused | None = None
     failures: int = 0
+    refuses_ends: bool = False
+    refused_ends: int = 0
     failure: Exception = field(default_factory=lambda: Unavailable("no store"))
     open: asyncio.Event = field(default_factory=asyncio.Event)
     reserved: list[str] = field(default_factory=list)
@@ -42,6 +45,12 @@ class FakeBooks:
         if self.failures:
             self.failures -= 1
             raise self.failure
+
+    def _maybe_refuse(self) -> None:
+        if self.refuses_ends:
+            self.refused_ends += 1
+            raise self.failure
+        self._maybe_fail()
 
     async def reserve(self, wanted: Wanted) -> Granted | Refused:
         await self.open.wait()
@@ -56,12 +65,12 @@ class FakeBooks:
         self.renewed.extend(renewals)
 
     async def settle(self, settlement: Settlement) -> bool:
-        self._maybe_fail()
+        self._maybe_refuse()
         self.settled.append(settlement)
         return True
 
     async def abandon(self, charge_id: str) -> bool:
-        self._maybe_fail()
+        self._maybe_refuse()
         self.abandoned.append(charge_id)
         return True
 
@@ -123,10 +132,43 @@ async def test_a_store_that_fails_for_a_while_gets_the_settlement_all_the_same(
     books: FakeBooks, quotas: Quotas
 ) -> None:
     reservation = await quotas.reserve(CALLER, estimate())
-    books.failures = 3
+    books.failures = 40
     reservation.settle(USED, "stop", "w1")
     await reservation.closed()
     await until(lambda: books.settled, "the settlement")
+
+
+async def test_what_has_ended_is_renewed_until_the_store_takes_its_end(books: FakeBooks, quotas: Quotas) -> None:
+    reservation = await quotas.reserve(CALLER, estimate())
+    reservation.follow(lambda: USED)
+    books.refuses_ends = True
+    reservation.settle(USED, "stop", "w1")
+    await until(lambda: any(one.output_tokens == 2 for one in books.renewed), "a renewal after the end")
+    books.refuses_ends = False
+    await until(lambda: books.settled, "the settlement")
+    await until(lambda: quotas.used() == 0, "nothing is renewed any more")
+
+
+async def test_a_router_that_closes_does_not_wait_for_ever_for_a_store_that_takes_nothing(
+    books: FakeBooks, quotas: Quotas
+) -> None:
+    reservation = await quotas.reserve(CALLER, estimate())
+    books.refuses_ends = True
+    reservation.settle(USED, "stop", "w1")
+    async with asyncio.timeout(20):
+        await quotas.aclose()
+    assert books.settled == []
+
+
+async def test_an_end_that_nobody_foresaw_is_in_the_log(
+    books: FakeBooks, quotas: Quotas, caplog: pytest.LogCaptureFixture
+) -> None:
+    reservation = await quotas.reserve(CALLER, estimate())
+    books.failure, books.refuses_ends = ValueError("broken"), True
+    reservation.settle(USED, "stop", "w1")
+    await reservation.closed()
+    assert "did not take a reservation's end" in caplog.text
+    assert quotas.used() == 0
 
 
 @pytest.mark.parametrize("failure", [Unavailable("no store"), ValueError("broken")])
@@ -156,6 +198,20 @@ async def test_who_leaves_while_it_waits_has_reserved_nothing(books: FakeBooks, 
     books.open.set()
     await until(lambda: books.abandoned == ["c1"], "the abandonment")
     assert books.reserved == ["c1"]
+
+
+async def test_who_leaves_is_taken_off_the_books_however_long_those_fail(books: FakeBooks, quotas: Quotas) -> None:
+    books.open.clear()
+    task = asyncio.create_task(quotas.reserve(CALLER, estimate()))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    books.refuses_ends = True
+    books.open.set()
+    await until(lambda: books.refused_ends > 5, "some tries")
+    books.refuses_ends = False
+    await until(lambda: books.abandoned == ["c1"], "the abandonment")
 
 
 async def test_a_refusal_names_the_limit_and_the_time(books: FakeBooks, quotas: Quotas) -> None:
