@@ -40,6 +40,7 @@ from router.tenancy.sqlite import schema
 from router.tenancy.sqlite.schema import WrongVersion
 from router.tenancy.start import Tenancy, tenancy
 from shared import config, telemetry
+from shared.errors import OctavoError
 from shared.process import Stop, keep_all, tell, tune_threads
 
 READY_SECONDS = 0.1  # between two looks at whether some worker serves
@@ -225,7 +226,7 @@ def _told(work: Callable[[], int]) -> int:
     """What `work` gives; the exit status of what it cannot do, which is said in one line."""
     try:
         return work()
-    except (OSError, sqlite3.Error, WrongVersion) as error:
+    except (OSError, sqlite3.Error, WrongVersion, OctavoError) as error:
         sys.stderr.write(f"octavo-router: {error}\n")
         return 1
     except Exposed as error:
