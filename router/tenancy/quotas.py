@@ -18,6 +18,8 @@ from shared.errors import InvalidRequest, OctavoError, RateLimited, Unavailable
 RENEW_SECONDS = 2.0
 CLOSED_SECONDS = 5.0  # how long an answer's end waits for a store that does not take its settlement
 _AGAIN_SECONDS = 0.5
+_LATE_SECONDS = 3.0  # a beat that comes later than so: the store was locked, the machine slept, or its clock was set
+_PATIENCE_SECONDS = 10.0  # in which other routers, which were held up as well, renew theirs
 _LAST_TRIES = 4  # of a router that closes
 
 _LOG = logging.getLogger(__name__)
@@ -49,10 +51,15 @@ def _check_possible(limits: Limits, prompt_tokens: int) -> None:
 
 
 class Quotas:
-    """Implements Admission. Start it, and close it before the store."""
+    """Implements Admission. Start it, and close it before the store. `wall` is the clock by which reservations expire, in seconds."""
 
     def __init__(
-        self, store: Books, *, renew_seconds: float = RENEW_SECONDS, clock: Callable[[], float] = time.monotonic
+        self,
+        store: Books,
+        *,
+        renew_seconds: float = RENEW_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
     ):
         self._store = store
         self._seconds = renew_seconds
@@ -61,6 +68,8 @@ class Quotas:
         self._closing: set[asyncio.Task[None]] = set()
         self._task: asyncio.Task[None] | None = None
         self._closed = False
+        self._wall = wall
+        self._beaten = self._patient_until = wall()
 
     def start(self) -> None:
         """Renews what lives and sweeps what does not, until closed."""
@@ -159,10 +168,16 @@ class Quotas:
                 _LOG.exception("reservations are not renewed")
 
     async def beat(self) -> None:
-        """Renews all that live here, then settles what other routers lost."""
-        if self._live:
-            await self._store.renew([held.renewal() for held in self._live.values()])
-        await self._store.sweep()
+        """Renews all that live here, then settles what other routers lost: not while they may have been kept from renewing theirs."""
+        await self._store.renew(
+            [held.renewal() for held in self._live.values()]
+        )  # none, too: it tells whether the store stood still
+        now = self._wall()
+        if now - self._beaten > self._seconds + _LATE_SECONDS:
+            self._patient_until = now + _PATIENCE_SECONDS
+        self._beaten = now
+        if now >= self._patient_until:
+            await self._store.sweep()
 
     def used(self) -> int:
         """Output tokens so far of all that lives here, or whose end the store has not taken yet."""

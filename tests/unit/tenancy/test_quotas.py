@@ -181,6 +181,28 @@ async def test_renewals_go_on_after_one_that_failed(books: FakeBooks, quotas: Qu
     assert books.failures == 0
 
 
+@pytest.mark.parametrize("failures", [0, 2])
+async def test_nobody_is_taken_for_lost_just_after_all_were_kept_from_renewing(books: FakeBooks, failures: int) -> None:
+    wall = FakeClock(1_000.0)
+    quotas = Quotas(books, wall=wall)
+    for sweeps in (1, 2):
+        wall.advance(2.0)
+        await quotas.beat()
+        assert books.sweeps == sweeps
+    books.failures = failures
+    for _ in range(failures):
+        with pytest.raises(Unavailable):
+            await quotas.beat()
+    wall.advance(12.0)
+    for _ in range(5):
+        await quotas.beat()
+        wall.advance(2.0)
+    assert books.sweeps == 2, "the others have ten seconds to renew theirs"
+    await quotas.beat()
+    assert books.sweeps == 3
+    await quotas.aclose()
+
+
 async def test_a_store_that_cannot_be_reached_lets_nobody_in(books: FakeBooks, quotas: Quotas) -> None:
     books.failures = 1
     with pytest.raises(Unavailable):
