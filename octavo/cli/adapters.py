@@ -4,12 +4,14 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from octavo.cli.arguments import target
+from octavo.cli.arguments import add_api_key, target
 from octavo.cli.columns import columns
 from octavo.cli.moments import shown
+from octavo.cli.reach import reaching
 
 if TYPE_CHECKING:
     from octavo.client.adapters import Adapter, AdapterClient, AtWorker
@@ -33,7 +35,8 @@ def add(commands: Any) -> None:
         metavar="SOURCE",
         nargs="?",
         default="",
-        help="a path, an address that fsspec knows or a Hub id, as the workers see it (its name in the adapter directory)",
+        help="a path, an address that fsspec knows or a Hub id, as the workers see it: the path absolute, or in "
+        "the adapter directory (its name there)",
     )
     load.add_argument("--replace", action="store_true", help="replace the version that the name means now")
     load.add_argument("--pin", action="store_true", help="keep it in memory; needs the scope admin")
@@ -47,7 +50,7 @@ def _add(actions: Any, name: str, run: Any, text: str) -> argparse.ArgumentParse
     parser.add_argument(
         "--target", type=target, default="127.0.0.1:50051", help="the router's gRPC address (%(default)s)"
     )
-    parser.add_argument("--api-key", metavar="KEY", help="the key ($OCTAVO_API_KEY)")
+    add_api_key(parser)
     parser.add_argument("--model", default="", help="the base's name; may be left out where one model is served")
     parser.add_argument("--json", action="store_true", help="as JSON; times are Unix seconds")
     parser.set_defaults(run=run, takes_rest=False)
@@ -58,10 +61,12 @@ def _name(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="`name`, for all, or `tenant/name`")
 
 
-def _client(arguments: argparse.Namespace) -> "AdapterClient":
+@contextmanager
+def _client(arguments: argparse.Namespace) -> Iterator["AdapterClient"]:
     from octavo.client.adapters import AdapterClient
 
-    return AdapterClient(arguments.target, api_key=arguments.api_key)
+    with AdapterClient(arguments.target, api_key=arguments.api_key) as client, reaching(arguments.target):
+        yield client
 
 
 def _row(adapter: "Adapter", at: "AtWorker") -> tuple[str, ...]:

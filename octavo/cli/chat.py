@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from octavo.cli.arguments import add_api_key, real, target, whole
+from octavo.cli.reach import reaching
 
 if TYPE_CHECKING:
     from octavo.client.requests import Options
@@ -122,16 +123,6 @@ def talk(conversation: Conversation) -> None:
                 print(f"octavo: {error.message}", file=sys.stderr)
 
 
-def _check(client: "Client", target: str) -> None:
-    """Raises Unavailable with the address where no router answers there."""
-    from shared.errors import Unavailable
-
-    try:
-        client.models()
-    except Unavailable as error:
-        raise Unavailable(f"{target}: {error.message} (--target is its gRPC address, not that of HTTP)") from None
-
-
 def run(arguments: argparse.Namespace) -> int:
     """Fails at once where no router answers."""
     from octavo.client.sync import Client
@@ -141,6 +132,7 @@ def run(arguments: argparse.Namespace) -> int:
 
         print(HELP)
     with Client(arguments.target, api_key=arguments.api_key) as client:
-        _check(client, arguments.target)
+        with reaching(arguments.target):
+            client.models()
         talk(Conversation(client, arguments.model, arguments.system, _options(arguments)))
     return 0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from octavo.cli.columns import columns
 from octavo.cli.moments import FORMS, future, shown
 from octavo.cli.stored import actor, add_store, on_store
-from shared.errors import InvalidRequest
+from shared.errors import InvalidRequest, NotFound
 
 if TYPE_CHECKING:
     from router.tenancy.records import KeyRecord
@@ -44,7 +44,12 @@ def _add_create(actions: Any) -> None:
     parser.add_argument("tenant", metavar="TENANT")
     parser.add_argument("name", metavar="NAME", help="stands in the ledger and in logs")
     parser.add_argument(
-        "--scope", choices=SCOPES, nargs="+", default=["infer"], help="what it may be used for (infer alone)"
+        "--scope",
+        choices=SCOPES,
+        nargs="+",
+        action="extend",
+        default=None,  # to which what is given would be added
+        help="what it may be used for, one or more (infer alone)",
     )
     parser.add_argument("--expires", type=future(), metavar="TIME", help=f"{FORMS} (never)")
 
@@ -54,7 +59,7 @@ def _create(arguments: argparse.Namespace) -> int:
     from router.tenancy.keys import new_key
     from router.tenancy.records import Scope
 
-    now, scopes = time.time(), frozenset(map(Scope, arguments.scope))
+    now, scopes = time.time(), frozenset(map(Scope, arguments.scope or ("infer",)))
     if arguments.expires is not None and arguments.expires <= now:
         raise InvalidRequest(f"the key would have expired at {shown(arguments.expires)}", param="expires")
     key = new_key(tenant=arguments.tenant, name=arguments.name, scopes=scopes, now=now, expires=arguments.expires)
@@ -79,6 +84,8 @@ def _row(key: "KeyRecord") -> tuple[str, ...]:
 
 def _list(arguments: argparse.Namespace) -> int:
     snapshot = on_store(arguments.store, lambda store: store.snapshot())
+    if arguments.tenant is not None and all(tenant.name != arguments.tenant for tenant in snapshot.tenants):
+        raise NotFound(f"no tenant {arguments.tenant!r}")
     keys = [key for key in snapshot.keys if arguments.tenant in (None, key.tenant)]
     if arguments.json:
         print(json.dumps(list(map(_plain, keys)), indent=1))

@@ -44,7 +44,14 @@ def _add_put(actions: Any) -> None:
     given = parser.add_mutually_exclusive_group(required=True)
     given.add_argument("--system", metavar="FILE", help="a chat's system message, exactly; - reads standard input")
     given.add_argument("--text", metavar="FILE", help="how a prompt's text begins; - reads standard input")
-    parser.add_argument("--model", nargs="+", default=["*"], help="served names, in which * and ? match any (all)")
+    parser.add_argument(
+        "--model",
+        nargs="+",
+        action="extend",
+        default=None,  # to which what is given would be added
+        metavar="MODEL",
+        help="served names, one or more, in which * and ? match any (all)",
+    )
 
 
 def _put(arguments: argparse.Namespace) -> int:
@@ -55,7 +62,7 @@ def _put(arguments: argparse.Namespace) -> int:
         name=arguments.name,
         text=text_of(arguments.text) if arguments.text else "",
         system=text_of(arguments.system).removesuffix("\n") if arguments.system else "",
-        models=tuple(arguments.model),
+        models=tuple(arguments.model or ("*",)),
         created=time.time(),
     )
     on_store(arguments.store, lambda store: store.put_prefix(prefix, actor=actor()), make=True)

@@ -9,22 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from octavo.cli.announce import Announcer, Json, Text
-from octavo.cli.arguments import real, whole
+from octavo.cli.arguments import real, target, whole
 from octavo.cli.pull import fetched
 from octavo.cli.stored import on_store
 from octavo.supervise.stack import Stack, StackConfig, free_ports
 from router.bind import Exposed, check_open
+from shared.errors import InvalidRequest
 from shared.supervise.supervised import StartFailed
 
 DEFAULTS = StackConfig(model="", served_name="")
 MOST_PORT = (1 << 16) - 1
 MOST_WORKERS = 64
 ADAPTER_SLOTS = 16  # unless a worker's own arguments say otherwise
-ROUTERS_OWN = (
-    "OCTAVO_ROUTER_STORE",
-    "OCTAVO_ROUTER_ALLOW_OPEN",
-    "OCTAVO_ROUTER_CONFIG",
-)  # which the router reads itself
+ROUTERS_STORE = ("OCTAVO_ROUTER_STORE", "OCTAVO_ROUTER_CONFIG")  # which the router reads itself, as these
+ROUTERS_OWN = (*ROUTERS_STORE, "OCTAVO_ROUTER_ALLOW_OPEN")
 
 
 def add(commands: Any) -> None:
@@ -60,6 +58,7 @@ def add(commands: Any) -> None:
         type=Path,
         help="the database of tenants, keys, limits and usage, made where there is none ($OCTAVO_ROUTER_STORE)",
     )
+    _add_admin(parser)
     parser.add_argument("--name", help="the model's name in the API (the directory's or file's name)")
     parser.add_argument(
         "--drain-seconds",
@@ -72,6 +71,14 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("--json", action="store_true", help="tell what happens as JSON lines")
     parser.set_defaults(run=run, takes_rest=True)
+
+
+def _add_admin(parser: argparse.ArgumentParser) -> None:
+    operators = (("--admin-listen", "HTTP API (/admin/v1)"), ("--admin-grpc-listen", "gRPC API (octavo.v1.Admin)"))
+    for flag, what in operators:
+        parser.add_argument(
+            flag, type=target, metavar="HOST:PORT", help=f"serve the operators' {what} there; needs a store"
+        )
 
 
 def served_name(given: str, path: Path) -> str:
@@ -98,6 +105,8 @@ def _settings(arguments: argparse.Namespace, path: Path) -> StackConfig:
         drain_seconds=arguments.drain_seconds,
         log_level=arguments.log_level,
         store=arguments.store.resolve() if arguments.store else None,
+        admin_listen=arguments.admin_listen,
+        admin_grpc_listen=arguments.admin_grpc_listen,
         worker_arguments=(*_adapters(arguments.adapter_dir), *arguments.rest),
     )
 
@@ -119,6 +128,10 @@ async def _up(stack: Stack, config: StackConfig, announcer: Announcer) -> None:
     endpoints = await stack.start()
     if config.store is not None:
         announcer.state(f"tenants are in {config.store}: once there is one, requests need a key (octavo key create)")
+    if config.admin_listen:
+        announcer.state(f"operators' API: http://{config.admin_listen}/admin/v1 (a key with the scope admin)")
+    if config.admin_grpc_listen:
+        announcer.state(f"operators' gRPC: {config.admin_grpc_listen} (a key with the scope admin)")
     announcer.ready(config.served_name, endpoints)
     await stack.watch()
 
@@ -164,12 +177,22 @@ def _check_open(arguments: argparse.Namespace) -> None:
         check_open(arguments.host)
 
 
+def _check(arguments: argparse.Namespace) -> None:
+    """Raises Exposed, OSError, InvalidRequest, or what is wrong with the store, before anything is loaded."""
+    if arguments.adapter_dir is not None and not arguments.adapter_dir.is_dir():
+        raise InvalidRequest(f"--adapter-dir: {arguments.adapter_dir} is no directory")
+    operators = arguments.admin_listen or arguments.admin_grpc_listen
+    if operators and arguments.store is None and not any(name in os.environ for name in ROUTERS_STORE):
+        raise InvalidRequest(f"the operators' API at {operators} needs tenants' keys: --store PATH")
+    _check_open(arguments)
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Pulls the model first where it must."""
     announcer: Announcer = Json() if arguments.json else Text()
     try:
-        _check_open(arguments)
-    except Exposed as error:
+        _check(arguments)
+    except (Exposed, InvalidRequest) as error:
         sys.stderr.write(f"octavo serve: {error}\n")
         return 2
     path = fetched(arguments.model, announcer.state)

@@ -3,11 +3,14 @@
 import argparse
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from octavo.cli.arguments import add_api_key, real, target
 from octavo.cli.columns import columns
+from octavo.cli.reach import OPERATORS, reaching
 from shared.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -56,10 +59,12 @@ def _add(actions: Any, name: str, run: Any, text: str, about: str) -> argparse.A
     return parser
 
 
-def _client(arguments: argparse.Namespace) -> "OperatorClient":
+@contextmanager
+def _client(arguments: argparse.Namespace) -> Iterator["OperatorClient"]:
     from octavo.client.workers import OperatorClient
 
-    return OperatorClient(arguments.target, api_key=arguments.api_key)
+    with OperatorClient(arguments.target, api_key=arguments.api_key) as client, reaching(arguments.target, OPERATORS):
+        yield client
 
 
 def _list(arguments: argparse.Namespace) -> int:

@@ -32,6 +32,8 @@ class StackConfig:
     log_level: str = "warning"
     worker_arguments: tuple[str, ...] = ()
     store: Path | None = None
+    admin_listen: str | None = None  # host:port of the operators' API, which needs a store
+    admin_grpc_listen: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,6 +80,8 @@ def router_command(config: StackConfig, workers: Sequence[str], listening: Event
             *("--drain-seconds", str(config.drain_seconds), "--log-level", config.log_level),
             *(("--allow-open",) if config.allow_open else ()),
             *(("--store", str(config.store)) if config.store else ()),
+            *(("--admin-listen", config.admin_listen) if config.admin_listen else ()),
+            *(("--admin-grpc-listen", config.admin_grpc_listen) if config.admin_grpc_listen else ()),
         ),
         orphan_seconds=config.drain_seconds + SPARE_SECONDS,
     )

@@ -12,11 +12,11 @@ from router.adapters.registry import Registry, named
 from router.adapters.report import AdapterReport
 from router.adapters.reports import Reports, connected
 from router.fleet.adapters import WorkerGone
-from router.fleet.fleet import Fleet, Pool, no_such_model
+from router.fleet.fleet import Fleet, Pool
 from router.fleet.link import WorkerLink
 from router.tenancy.caller import Caller
 from router.tenancy.records import AdapterRecord, Scope
-from shared.errors import AlreadyExists, InvalidRequest, OctavoError, PermissionDenied, Unavailable
+from shared.errors import AlreadyExists, InvalidRequest, ModelNotFound, OctavoError, PermissionDenied, Unavailable
 from shared.types import AdapterInfo
 
 _T = TypeVar("_T")
@@ -46,6 +46,11 @@ def _to_load(name: str, source: str, caller: Caller) -> tuple[str, str]:
     if source not in ("", own):
         raise PermissionDenied(f"this key loads {own} from the adapter directory alone: leave the path out")
     return own, ""
+
+
+def _no_such_adapter(name: str) -> ModelNotFound:
+    """The same where the caller may not see it."""
+    return ModelNotFound(f"there is no adapter {name[:256]!r}", param="name")
 
 
 def _actor(caller: Caller) -> str:
@@ -148,7 +153,7 @@ class Operator:
             await self._registry.drop(own, actor=_actor(caller), meant=meant)
             gone = await changes.unload(links, own)
             if not gone and not recorded:
-                raise no_such_model(name)
+                raise _no_such_adapter(name)
         return own
 
     async def pin(self, caller: Caller, name: str, pinned: bool, *, model: str = "") -> AdapterReport:
@@ -183,7 +188,7 @@ class Operator:
         for each in names:
             if each.startswith(prefix) and self._known(each, pool):
                 return each
-        raise no_such_model(name)
+        raise _no_such_adapter(name)
 
     def _known(self, name: str, pool: Pool) -> bool:
         record = self._registry.records.get(name)

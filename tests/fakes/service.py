@@ -155,7 +155,8 @@ class FakeOperator:
     ) -> AdapterReport:
         caller.require(Scope.ADAPTERS)
         if name in self.loaded and not replace:
-            raise AlreadyExists(f"adapter {name!r} is loaded with another version", param="name")
+            message = f"adapter {name!r} is loaded with another version: `replace` would put this one in its place"
+            raise AlreadyExists(message, param="name")
         digest = source.encode().ljust(32)[:32]
         info = AdapterInfo(name=name, digest=digest, level=AdapterLevel.HOST, rank=8, bytes=100, source=source)
         self.loaded[name] = AdapterReport(
@@ -185,7 +186,7 @@ class FakeOperator:
 
     def _known(self, name: str) -> AdapterReport:
         if name not in self.loaded:
-            raise ModelNotFound(f"no model {name!r}", param="model")
+            raise ModelNotFound(f"there is no adapter {name!r}", param="name")
         return self.loaded[name]
 
 

@@ -62,7 +62,9 @@ async def test_what_the_router_refuses_is_one_line_and_a_status(
 ) -> None:
     assert await run(edge, "load", "style", "/a") == 0
     assert await run(edge, "load", "style", "/b") == 1
-    assert capsys.readouterr().err == "octavo: adapter 'style' is loaded with another version\n"
+    said = capsys.readouterr().err
+    assert said.startswith("octavo: adapter 'style' is loaded with another version: `replace` would")
+    assert said.count("\n") == 1
     assert await run(edge, "load", "style", "/b", "--replace") == 0
     assert await run(edge, "unload", "nobody") == 1
     assert await run(edge, "pin", "nobody") == 1
@@ -70,4 +72,15 @@ async def test_what_the_router_refuses_is_one_line_and_a_status(
 
 def test_a_router_that_is_not_there_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["adapters", "list", "--target", "127.0.0.1:1"]) == 1
-    assert "cannot be reached" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert said.startswith("octavo: 127.0.0.1:1: the router cannot be reached")
+    assert "gRPC address" in said
+
+
+async def test_at_the_public_address_operators_commands_say_which_is_meant(
+    edge: GrpcEdge, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert await asyncio.to_thread(main, ["worker", "list", "--target", edge.address]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"octavo: {edge.address}: what listens there does not serve this call")
+    assert "--admin-grpc-listen" in said

@@ -87,8 +87,8 @@ async def test_over_http_what_cannot_be_is_told_by_its_status(edge: HttpEdge) ->
     assert fault(await edge.http.post(ALL, json={"name": ""}))[:2] == (400, "name")
     assert fault(await edge.http.post(ALL, json={"name": "a", "pin": "yes"}))[:2] == (400, "pin")
     assert fault(await edge.http.patch(f"{ALL}/a", json={}))[:2] == (400, "pinned")
-    assert fault(await edge.http.patch(f"{ALL}/b", json={"pinned": True})) == (404, "model", "model_not_found")
-    assert fault(await edge.http.delete(f"{ALL}/b")) == (404, "model", "model_not_found")
+    assert fault(await edge.http.patch(f"{ALL}/b", json={"pinned": True})) == (404, "name", "model_not_found")
+    assert fault(await edge.http.delete(f"{ALL}/b")) == (404, "name", "model_not_found")
     assert fault(await edge.http.delete(f"{ALL}/{'b' * 300}"))[:2] == (400, "name")
 
 

@@ -26,9 +26,19 @@ async def test_vllms_bodies_load_and_unload(edge: HttpEdge) -> None:
     assert not edge.service.adapters
 
 
-async def test_an_unknown_name_is_404_in_openais_shape(edge: HttpEdge) -> None:
+async def test_an_unknown_name_is_404_in_openais_shape_and_vllms_field(edge: HttpEdge) -> None:
     answer = await edge.http.post(UNLOAD, json={"lora_name": "a"})
-    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "model_not_found")
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"], error["param"]) == (404, "model_not_found", "lora_name")
+
+
+async def test_a_name_that_is_taken_is_told_how_it_would_be_replaced(edge: HttpEdge) -> None:
+    await edge.http.post(LOAD, json={"lora_name": "a", "lora_path": "/some/where"})
+    error = (await edge.http.post(LOAD, json={"lora_name": "a", "lora_path": "/else/where"})).json()["error"]
+    assert (error["code"], error["param"]) == ("already_exists", "lora_name")
+    assert "`load_inplace`" in error["message"]
+    body = {"lora_name": "a", "lora_path": "/else/where", "load_inplace": True}
+    assert (await edge.http.post(LOAD, json=body)).status_code == 200
 
 
 @pytest.mark.parametrize("body", [{}, {"lora_name": ""}, {"lora_name": 3}, {"lora_name": "x" * 257}])

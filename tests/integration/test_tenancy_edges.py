@@ -9,6 +9,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from octavo.cli.main import main
 from octavo.client.aio import AsyncClient
 from protos import inference_pb2 as pb
 from router.tenancy import salts
@@ -312,6 +313,21 @@ async def test_octavos_own_client_brings_its_key(tmp_path: Path, monkeypatch: py
         monkeypatch.setenv("OCTAVO_API_KEY", key)
         async with AsyncClient(router.grpc) as client:
             assert await client.tokenize("a")
+
+
+@pytest.mark.parametrize("command", [("adapters", "list"), ("chat",)])
+async def test_who_gives_a_command_no_key_is_told_where_it_takes_one_from(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    command: tuple[str, ...],
+) -> None:
+    monkeypatch.delenv("OCTAVO_API_KEY", raising=False)
+    async with open_router(tmp_path) as router:
+        await add(router.store, "acme")
+        await router.known()
+        assert await asyncio.to_thread(main, [*command, "--target", router.grpc]) == 1
+        assert "$OCTAVO_API_KEY or --api-key" in capsys.readouterr().err
 
 
 async def test_texts_that_take_long_hold_up_no_generation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

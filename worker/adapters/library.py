@@ -118,7 +118,8 @@ class Library:
     def _check_free(self, name: str, version: Version, *, replace: bool) -> None:
         entry = self.catalog.entries.get(name)
         if entry is not None and entry.held is not None and entry.held.digest != version.digest and not replace:
-            raise AlreadyExists(f"adapter {name!r} is loaded with another version", param="name")
+            message = f"adapter {name!r} is loaded with another version: `replace` would put this one in its place"
+            raise AlreadyExists(message, param="name")
 
     def _stage(self, new: Entry, version: Version) -> AdapterInfo:
         held = self.catalog.admit(version, new.source)

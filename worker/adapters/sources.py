@@ -52,7 +52,9 @@ def _from_hub(repository: str) -> Path:
     except Exception as error:  # the HTTP client's errors are no OSErrors, and differ by version
         said = str(error).strip().partition("\n")[0] or type(error).__name__
         raise AdapterNotFound(
-            f"{repository!r} is nothing here, and cannot be had from the Hub: {said}", param="source"
+            f"{repository!r} is nothing in the adapter directory (a path elsewhere must be absolute), "
+            f"and cannot be had from the Hub: {said}",
+            param="source",
         ) from error
 
 

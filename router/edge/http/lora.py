@@ -11,7 +11,7 @@ from router.edge.gate import Gate
 from router.edge.http.adapters import MAX_NAME, MAX_PATH, caller_of
 from router.edge.http.body import Bodies, json_route
 from router.edge.http.generate import error_docs
-from shared.errors import AlreadyExists, OctavoError
+from shared.errors import OctavoError
 
 _NAMES = {"name": "lora_name", "source": "lora_path"}
 
@@ -47,14 +47,11 @@ def _named() -> Iterator[None]:
     """Errors name the fields of vLLM's API."""
     try:
         yield
-    except AlreadyExists as error:
-        message = f"{error.message}; load_inplace replaces it"
-        raise AlreadyExists(message, param="lora_name", code=error.code) from error
     except OctavoError as error:
         if error.param not in _NAMES:
             raise
-        param = _NAMES[error.param]
-        raise type(error)(error.message, param=param, retry_after=error.retry_after, code=error.code) from error
+        message, param = error.message.replace("`replace`", "`load_inplace`"), _NAMES[error.param]
+        raise type(error)(message, param=param, retry_after=error.retry_after, code=error.code) from error
 
 
 def routes(gate: Gate, bodies: Bodies) -> APIRouter:

@@ -106,18 +106,34 @@ def put_adapter(db: sqlite3.Connection, adapter: AdapterRecord, actor: str, now:
     """See Directory."""
     if adapter.tenant:
         _require_room(db, _require_tenant(db, adapter.tenant), adapter.canonical, now)
+    before = _adapter(db, adapter.tenant, adapter.name)
     db.execute(
         f"INSERT OR REPLACE INTO adapters ({rows.ADAPTER}) VALUES (?, ?, ?, ?, ?, ?, ?)", rows.adapter_to_row(adapter)
     )
-    detail = f"source {adapter.source}, digest {adapter.digest.hex()}, pinned {adapter.pinned}"
-    _changed(db, By(actor=actor, now=now), "adapter.put", adapter.canonical, detail)
+    _changed(db, By(actor=actor, now=now), "adapter.put", adapter.canonical, _version(adapter), _version(before))
 
 
 def delete_adapter(db: sqlite3.Connection, tenant: str, name: str, actor: str, now: float) -> None:
     """See Directory."""
+    before = _adapter(db, tenant, name)
     query = "DELETE FROM adapters WHERE tenant = ? AND name = ?"
     _delete(db, query, (tenant, name), f"no adapter {name!r}")
-    _changed(db, By(actor=actor, now=now), "adapter.delete", f"{tenant}/{name}" if tenant else name, "")
+    subject = f"{tenant}/{name}" if tenant else name
+    _changed(db, By(actor=actor, now=now), "adapter.delete", subject, before=_version(before))
+
+
+def _adapter(db: sqlite3.Connection, tenant: str, name: str) -> AdapterRecord | None:
+    query = f"SELECT {rows.ADAPTER} FROM adapters WHERE tenant = ? AND name = ?"
+    row = db.execute(query, (tenant, name)).fetchone()
+    return rows.adapter_from_row(row) if row else None
+
+
+def _version(adapter: AdapterRecord | None) -> str:
+    """An adapter in the audit log. What the adapter directory has under a name is followed as it changes, and has no one digest."""
+    if adapter is None:
+        return ""
+    version = f"digest {adapter.digest.hex()}" if adapter.digest else "whichever version is there"
+    return f"source {adapter.source}, {version}, {'pinned' if adapter.pinned else 'not pinned'}"
 
 
 def put_prefix(db: sqlite3.Connection, prefix: PrefixRecord, by: By) -> None:

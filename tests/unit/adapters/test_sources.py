@@ -44,6 +44,17 @@ def test_where_there_is_nothing_that_is_said(tmp_path, source):
         digest(source, tmp_path)
 
 
+def test_a_relative_path_that_is_nowhere_is_told_what_it_would_be_relative_to(tmp_path, monkeypatch):
+    def unreachable(*_args, **_options):
+        raise ConnectionError("no network")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", unreachable)
+    with pytest.raises(
+        AdapterNotFound, match=r"nothing in the adapter directory \(a path elsewhere must be absolute\)"
+    ):
+        digest("out/style", tmp_path)
+
+
 def test_what_is_far_is_not_fetched_where_it_is_too_large(tmp_path):
     fsspec.filesystem("memory").put(str(fakes.write(tmp_path / "a")), "/large", recursive=True)
     with pytest.raises(AdapterMemory, match="100 are for adapters in host memory"):

@@ -84,3 +84,33 @@ def test_serve_looks_into_the_store_that_it_is_given(
     assert "tenants.db" in capsys.readouterr().err
     assert main([*asked, str(tmp_path / "missing" / "tenants.db")]) == 1
     assert "No such file or directory" in capsys.readouterr().err
+
+
+def test_serve_tells_the_router_where_operators_are_served() -> None:
+    config = StackConfig(
+        model="m", served_name="m", store=Path("/s.db"), admin_listen="[::1]:1", admin_grpc_listen="127.0.0.1:2"
+    )
+    arguments = " ".join(router_command(config, ["127.0.0.1:1"], None).arguments)
+    assert "--store /s.db --admin-listen [::1]:1 --admin-grpc-listen 127.0.0.1:2" in arguments
+    without = router_command(StackConfig(model="m", served_name="m"), ["127.0.0.1:1"], None).arguments
+    assert not any(argument.startswith("--admin") for argument in without)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--admin-listen", "127.0.0.1:1"], "--store PATH"),
+        (["--admin-grpc-listen", "127.0.0.1:1"], "--store PATH"),
+        (["--adapter-dir", "/no/such/place"], "/no/such/place is no directory"),
+    ],
+)
+def test_serve_refuses_what_can_serve_nobody_before_it_loads_anything(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in serve.ROUTERS_OWN:
+        monkeypatch.delenv(name, raising=False)
+    assert main(["serve", "no-such-org/no-such-model", *arguments]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    (line,) = told.err.splitlines()
+    assert said in line

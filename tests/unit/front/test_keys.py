@@ -55,7 +55,7 @@ def test_chat_brings_its_key(
     assert status == 1
     assert handler.metadata[0]["authorization"] == f"Bearer {KEY}"
     shown = capsys.readouterr()
-    assert shown.err == "octavo: this API key is not valid\n"
+    assert shown.err == "octavo: this API key is not valid (commands take it from $OCTAVO_API_KEY or --api-key)\n"
     assert KEY not in shown.out
 
 

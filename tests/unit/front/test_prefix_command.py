@@ -22,19 +22,20 @@ def test_prefixes_are_put_listed_and_deleted(
 ) -> None:
     system = tmp_path / "system.txt"
     system.write_text("You are a clerk.\n")
-    assert main(["prefix", "put", "clerk", "--system", str(system), "--model", "tiny", "big-*"]) == 0
+    models = ("--model", "tiny", "big-*", "--model", "llama-*")
+    assert main(["prefix", "put", "clerk", "--system", str(system), *models]) == 0
     monkeypatch.setattr("sys.stdin", io.StringIO("Once upon a time\n"))
     assert main(["prefix", "put", "tale", "--text", "-"]) == 0
     capsys.readouterr()
     assert main(["prefix", "list", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
     assert [{name: each[name] for name in each if name != "created"} for each in listed] == [
-        {"name": "clerk", "system": "You are a clerk.", "models": ["tiny", "big-*"]},
+        {"name": "clerk", "system": "You are a clerk.", "models": ["tiny", "big-*", "llama-*"]},
         {"name": "tale", "text": "Once upon a time\n", "models": ["*"]},
     ]
     assert main(["prefix", "list"]) == 0
     table = [line.split()[:4] for line in capsys.readouterr().out.splitlines()]
-    assert table[1:] == [["clerk", "system", "16", "tiny,big-*"], ["tale", "text", "17", "*"]]
+    assert table[1:] == [["clerk", "system", "16", "tiny,big-*,llama-*"], ["tale", "text", "17", "*"]]
     assert main(["prefix", "delete", "tale"]) == 0
     assert main(["prefix", "delete", "tale"]) == 1
     assert "no public prefix 'tale'" in capsys.readouterr().err

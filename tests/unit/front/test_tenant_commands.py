@@ -103,6 +103,24 @@ def test_a_created_key_is_the_only_thing_on_stdout_and_is_known_until_it_is_revo
     assert asyncio.run(_known(applied, key)) == "nobody"
 
 
+@pytest.mark.parametrize(
+    "scopes",
+    [
+        ("--scope", "infer", "adapters"),
+        ("--scope", "infer", "--scope", "adapters"),
+        ("--scope", "adapters", "--scope", "infer", "adapters"),
+    ],
+)
+def test_every_scope_that_was_given_counts_however_it_was_given(
+    applied: Path, octavo: Octavo, scopes: tuple[str, ...]
+) -> None:
+    del applied
+    assert octavo("key", "create", "acme", "main", *scopes)[0] == 0
+    assert octavo("key", "create", "acme", "plain")[0] == 0
+    main_key, plain = json.loads(octavo("key", "list", "--json")[1])
+    assert (main_key["scopes"], plain["scopes"]) == (["adapters", "infer"], ["infer"])
+
+
 def test_no_secret_is_in_the_store_its_log_or_a_list(applied: Path, octavo: Octavo) -> None:
     key = octavo("key", "create", "acme", "main")[1].strip()
     secret = key.rsplit("-", 1)[1]
@@ -137,6 +155,7 @@ def test_a_key_that_would_have_expired_is_not_made(applied: Path, octavo: Octavo
         (("tenant", "show", "ghost"), "no tenant 'ghost'"),
         (("tenant", "delete", "ghost"), "no tenant 'ghost'"),
         (("key", "create", "ghost", "main"), "no tenant 'ghost'"),
+        (("key", "list", "ghost"), "no tenant 'ghost'"),
         (("key", "create", "acme", "No Name"), "name must be 1 to 64"),
         (("key", "revoke", "acme", "ghost"), "the tenant 'acme' has no key 'ghost'"),
         (("tenant", "apply", "-f", "/nonexistent.yaml"), "/nonexistent.yaml: No such file or directory"),

@@ -111,6 +111,20 @@ async def test_the_audit_log_tells_who_did_what(store: SqliteStore, clock: FakeC
     assert key.split("-")[2] not in str(log)
 
 
+async def test_the_audit_log_tells_what_an_adapter_was_and_what_it_became(store: SqliteStore) -> None:
+    found = AdapterRecord(name="poet", source="poet")
+    loaded = AdapterRecord(name="poet", source="/a", digest=b"d" * 32, pinned=True)
+    for record in (found, loaded):
+        await store.put_adapter(record, actor="root")
+    await store.delete_adapter("", "poet", actor="root")
+    followed, version = "source poet, whichever version is there, not pinned", f"source /a, digest {'64' * 32}, pinned"
+    assert [(entry.action, entry.before, entry.detail) for entry in await store.audit()] == [
+        ("adapter.put", "", followed),
+        ("adapter.put", followed, version),
+        ("adapter.delete", version, ""),
+    ]
+
+
 async def test_the_database_holds_no_key(store: SqliteStore, tmp_path: Path) -> None:
     key = await add(store, "acme")
     await store.aclose()
