@@ -5,7 +5,7 @@ is the first worker in the adapter's own order that should have it and does not:
 that the traffic needs.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from weakref import WeakKeyDictionary
 
@@ -15,7 +15,7 @@ from router.fleet.adapters import prefetch_adapter
 from router.fleet.link import WorkerLink
 from router.fleet.stream import WorkerStream
 from router.placement.adapters import to_prefetch
-from router.placement.view import AdapterUse, WorkerView, view_of
+from router.placement.view import AdapterUse, WorkerView
 from shared.types import AdapterLevel
 
 MOST = 4  # adapters that a worker is told of at a time
@@ -69,12 +69,9 @@ def _in_memory(stream: WorkerStream, adapter: AdapterRef) -> bool:
 def _view(link: WorkerLink, adapter: AdapterRef, sent_to: str) -> WorkerView | None:
     """As placement sees the worker, whether it has credit now or not. What is in its host memory is there already."""
     assert link.worker is not None
-    info, stream = link.worker.info, link.worker.stream
-    load = stream.liveness.load
-    if load is None:
-        return None
-    view = view_of(info, load, pending=stream.pending, dispatched=link.dispatched)
-    uses: Mapping[bytes, AdapterUse] = stream.adapters.uses(load)
-    if adapter.digest not in uses and (_in_memory(stream, adapter) or info.worker_id == sent_to):
-        uses = {**uses, adapter.digest: _IN_MEMORY}
-    return replace(view, adapters=uses)
+    view, stream = link.known_view(), link.worker.stream
+    if view is None or adapter.digest in view.adapters:
+        return view
+    if _in_memory(stream, adapter) or view.worker_id == sent_to:
+        return replace(view, adapters={**view.adapters, adapter.digest: _IN_MEMORY})
+    return view

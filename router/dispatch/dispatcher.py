@@ -121,7 +121,7 @@ class Dispatcher:
 
     def _fail_stranded(self, pool: PoolKey, queue: FairQueue[Flight]) -> None:
         """End all that wait if no worker is left."""
-        if not self._fleet.candidates(pool):
+        if not self._fleet.serves(pool):
             for flight in queue:
                 flight.fail(Unavailable(f"no worker serves {pool.model} now", retry_after=1.0))
 

@@ -98,6 +98,7 @@ class Fleet:
         self._listener: Callable[[PoolKey], None] = _no_listener
         self._created: dict[str, int] = {}  # served name -> Unix seconds when first seen
         self._keys: dict[WorkerLink, PoolKey] = {}  # the last known
+        self._members: dict[PoolKey, dict[WorkerLink, None]] = {}  # the same, the other way round; none empty
 
     @property
     def links(self) -> Sequence[WorkerLink]:
@@ -117,7 +118,8 @@ class Fleet:
         """See LinkOwner. A newcomer's turn count begins at the least of its pool, so that it is not sent everything at first."""
         if link.worker is None:
             return
-        key = self._keys[link] = pool_key(link.worker.info)
+        key = pool_key(link.worker.info)
+        self._belongs(link, key)
         self._created.setdefault(key.model, int(time.time()))
         peers = [other.dispatched for other in self._live(key) if other is not link]
         link.dispatched = max(link.dispatched, min(peers, default=0))
@@ -131,7 +133,18 @@ class Fleet:
             self._listener(key)
 
     def _gone(self, link: WorkerLink) -> None:
-        self._keys.pop(link, None)
+        self._belongs(link, None)
+
+    def _belongs(self, link: WorkerLink, key: PoolKey | None) -> None:
+        """From now on, to this pool."""
+        before = self._keys.pop(link, None)
+        if before is not None:
+            del self._members[before][link]
+            if not self._members[before]:
+                del self._members[before]
+        if key is not None:
+            self._keys[link] = key
+            self._members.setdefault(key, {})[link] = None
 
     def alone(self, link: WorkerLink) -> bool:
         """See LinkOwner."""
@@ -142,7 +155,12 @@ class Fleet:
     def candidates(self, key: PoolKey) -> list[WorkerLink]:
         """Workers of the pool for which a new request may wait."""
         now = self._clock()
-        return [link for link in self._live(key) if link.takes_work(now)]
+        return [link for link in self._members.get(key, ()) if link.takes_work(now)]
+
+    def serves(self, key: PoolKey) -> bool:
+        """Whether there are any candidates."""
+        now = self._clock()
+        return any(link.takes_work(now) for link in self._members.get(key, ()))
 
     def ready(self) -> bool:
         """Whether some worker takes work now, and each that could be reached at first has told of its cache: a router that begins with a
@@ -185,7 +203,7 @@ class Fleet:
         return list(cards.values())
 
     def _live(self, key: PoolKey) -> list[WorkerLink]:
-        return [link for link in self.links if link.worker is not None and self._keys.get(link) == key]
+        return [link for link in self._members.get(key, ()) if link.worker is not None]
 
     def names(self) -> frozenset[str]:
         """Every name that was ever served."""
@@ -193,8 +211,7 @@ class Fleet:
 
     def pools(self) -> list[Pool]:
         """Those with a worker that takes work."""
-        keys = {self._keys[link] for link in self.links if link.worker is not None and link in self._keys}
-        return [pool for pool in map(self._pool, keys) if pool is not None]
+        return [pool for pool in map(self._pool, self._members) if pool is not None]
 
     def _pool(self, key: PoolKey) -> Pool | None:
         workers = [link.worker for link in self.candidates(key) if link.worker is not None]

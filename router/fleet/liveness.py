@@ -5,7 +5,11 @@ from shared.types import Load
 
 
 class Liveness:
-    """One connection's. Any frame is a sign of life; only a Load grants credit, and not for long."""
+    """One connection's. Any frame is a sign of life; only a Load grants credit, and not for long.
+
+    By its last report a worker is `hung` that has work and makes no step, alive and as good as dead; and `draining` one that takes
+    nothing more.
+    """
 
     def __init__(self, settings: LinkSettings, now: float):
         self._settings = settings
@@ -13,6 +17,8 @@ class Liveness:
         self._looked = now
         self._load_at = now
         self.load: Load | None = None
+        self.hung = False
+        self.draining = False
 
     def heard(self, now: float) -> None:
         """A frame has come."""
@@ -20,7 +26,9 @@ class Liveness:
 
     def loaded(self, load: Load, now: float) -> None:
         """A report has come."""
-        self.load, self._load_at = load, now
+        self.load, self._load_at, self.draining = load, now, load.draining
+        patience = max(self._settings.hung_after, self._settings.hung_steps * load.predicted_step_ms / 1000)
+        self.hung = load.has_work and load.last_step_age_ms / 1000 > patience
 
     def look(self, now: float) -> None:
         """A regular look. Where this process itself stood still since the last one, that time is no silence of the worker's."""
@@ -35,14 +43,6 @@ class Liveness:
     def dead(self, now: float) -> bool:
         """Silent so long that its requests are given up."""
         return now - self._heard >= self._settings.dead_after
-
-    def hung(self) -> bool:
-        """By its own report it has work and makes no step: alive, and as good as dead."""
-        load = self.load
-        if load is None or not load.has_work:
-            return False
-        patience = max(self._settings.hung_after, self._settings.hung_steps * load.predicted_step_ms / 1000)
-        return load.last_step_age_ms / 1000 > patience
 
     def credits(self, now: float) -> int:
         """Submits granted beyond the report's acked_seq; a report older than the credit's life grants none."""

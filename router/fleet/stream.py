@@ -110,7 +110,7 @@ class WorkerStream:
 
     def takes(self, now: float) -> bool:
         """Whether a Submit may be sent now. What waits to be written is bounded: there nobody could pass anybody."""
-        return self.credits(now) > 0 and self.outbound.submits < MOST_UNWRITTEN
+        return self.liveness.credits(now) > len(self._unseen) and self.outbound.submits < MOST_UNWRITTEN
 
     async def next_frame(self) -> pb.Up:
         """What is to be written next."""

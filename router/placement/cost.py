@@ -28,43 +28,46 @@ AGAIN = 3.0  # times what a request computes
 FULL = 0.98  # the most that a share in use counts as
 NEAR = 0.05  # costs within this share of the least are equal,
 NEAR_S = 0.002  # or within so many seconds
-ASSUMED_RATE = 1_000.0  # tokens a second of a worker that has measured nothing
+
+Pricing = Callable[[WorkerView], float]
 
 
-def pressure(worker: WorkerView, blocks: int) -> float:
-    """Seconds for a cache in which `blocks` more are used."""
-    if not worker.total_blocks:
-        return 0.0
-    used = min(FULL, (worker.total_blocks - worker.free_blocks + blocks) / worker.total_blocks)
-    return PRESSURE * used / (1.0 - used)
+def base_cost(want: Want) -> Pricing:
+    """See the module; without the adapter's part. In one piece, and what is the same for all workers is looked up once: this is done for
+    every worker, for every request.
+    """
+    tokens, cached, outputs = want.prompt_tokens, want.cached.get, want.outputs
+
+    def price(worker: WorkerView) -> float:
+        uncached = max(1, tokens - cached(worker.worker_id, 0))  # as Want.uncached and Want.pairs have it
+        own = uncached / worker.rate + worker.pair_s * (uncached * (2 * tokens - uncached) // 2)
+        seconds = worker.before_s + (1.0 + AGAIN) * own + outputs * worker.decode_s
+        total = worker.total_blocks
+        if not total:
+            return seconds
+        blocks = (uncached + worker.pending.uncached) // BLOCK_SIZE
+        used = min(FULL, (total - worker.free_blocks + blocks) / total)
+        return seconds + PRESSURE * used / (1.0 - used)
+
+    return price
 
 
-def base_cost(worker: WorkerView, want: Want) -> float:
-    """See the module; without the adapter's part."""
-    pending, uncached = worker.pending, want.uncached(worker.worker_id)
-    rate, pair = worker.prefill_rate or ASSUMED_RATE, worker.pair_s
-    before = (worker.uncached + pending.uncached) / rate + pair * (worker.pairs + pending.pairs)
-    own = uncached / rate + pair * want.pairs(worker.worker_id)
-    prefill = before + (1.0 + AGAIN) * own
-    sequences = worker.running + worker.waiting + pending.choices
-    decode = want.outputs * (worker.sequence_s * sequences + worker.context_s * (worker.context + pending.context))
-    return prefill + decode + pressure(worker, (uncached + pending.uncached) // BLOCK_SIZE)
-
-
-def _pricing(workers: Sequence[WorkerView], want: Want) -> Callable[[WorkerView], float]:
+def _pricing(workers: Sequence[WorkerView], want: Want) -> Pricing:
+    base = base_cost(want)
     if not want.adapter:
-        return lambda worker: base_cost(worker, want)
+        return base
     desired = frozenset(desired_set(workers, want.adapter))
-    return lambda worker: base_cost(worker, want) + adapter_cost(worker, want.adapter, desired)
+    return lambda worker: base(worker) + adapter_cost(worker, want.adapter, desired)
 
 
 def cost(workers: Sequence[WorkerView], want: Want) -> str:
     """See the module."""
     price = _pricing(workers, want)
-    prices = [(price(worker), worker) for worker in shortlist(workers, want)]
-    least = min(prices, key=lambda priced: priced[0])[0]
+    listed = shortlist(workers, want)
+    prices = [price(worker) for worker in listed]
+    least = min(prices)
     limit = least + max(NEAR * least, NEAR_S)
-    near = [worker for priced, worker in prices if priced <= limit]
+    near = [worker for worker, priced in zip(listed, prices, strict=True) if priced <= limit]
     return near[0].worker_id if len(near) == 1 else _first(near, want)
 
 

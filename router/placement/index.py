@@ -6,7 +6,7 @@ prediction goes with its dispatch, so that a million unique prompts leave nothin
 """
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from shared.hashing import BLOCK_SIZE, PUBLISH_EVERY
@@ -133,27 +133,28 @@ class KvIndex:
     def match(self, hashes: Sequence[bytes]) -> Mapping[str, int]:
         """Tokens of the longest cached beginning of the chain `hashes`, by worker; those with none are left out."""
         confirmed, predicted = self._confirmed.get, self._predicted.get
-        alive, found = -1, {}
-        for depth, digest in enumerate(hashes):
+        found: dict[str, int] = {}
+        alive, depth = -1, 0
+        for digest in hashes:
             left = alive & (confirmed(digest, 0) | predicted(digest, 0))
-            if left == alive:
-                continue
-            if depth:
-                for member in self._of(alive & ~left):
-                    found[member.worker_id] = depth * TOKENS_PER_HASH
-            alive = left
-            if not alive:
-                return found
+            if left != alive:
+                if depth:
+                    self._stopped(alive ^ left, depth, found)
+                alive = left
+                if not alive:
+                    return found
+            depth += 1
         if alive > 0:
-            for member in self._of(alive):
-                found[member.worker_id] = len(hashes) * TOKENS_PER_HASH
+            self._stopped(alive, depth, found)
         return found
 
-    def _of(self, mask: int) -> Iterator[Member]:
+    def _stopped(self, mask: int, depth: int, found: dict[str, int]) -> None:
+        """The workers of `mask` have `depth` hashes and no more."""
+        members, tokens = self._members, depth * TOKENS_PER_HASH
         while mask:
-            least = mask & -mask
-            yield self._members[least.bit_length() - 1]
-            mask ^= least
+            bit = mask.bit_length() - 1
+            found[members[bit].worker_id] = tokens
+            mask ^= 1 << bit
 
     def check_integrity(self) -> None:
         """Raises AssertionError naming what does not hold. O(everything): for tests."""

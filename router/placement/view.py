@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 from shared.types import Load, WorkerInfo
 
 NOTHING: Mapping[str, int] = MappingProxyType({})
+ASSUMED_RATE = 1_000.0  # tokens a second of a worker that has measured nothing
 
 
 class AdapterUse(NamedTuple):
@@ -30,9 +31,10 @@ class Share(NamedTuple):
     pairs: int = 0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class WorkerView:
-    """One worker that takes work and has credit for this router.
+    """One worker that takes work and has credit for this router. Nobody changes one: it is kept for many decisions, and is not frozen only
+    because that would make it three times as long in the making.
 
     `running`, `waiting`, `uncached` (prompt tokens not computed yet), `pairs` (of query and key, in their attention), `context` (tokens
     of all that runs), `free_blocks` and `cold` (requests that had to compute most of their prompt, ever) are the worker's last report.
@@ -40,6 +42,9 @@ class WorkerView:
     beginning at the least of its pool.
     `prefill_rate` is in tokens a second, 0 where unknown, and `pair_s` what a pair takes beyond it; `sequence_s` and `context_s` are what
     one more sequence, or one more token of context, adds to a decode step. `adapter_load_s` is how long an adapter takes to be ready.
+
+    What follows from these for any request is worked out once: `rate` is `prefill_rate` or what is assumed for it, `before_s` how long the
+    prompts that are there take until they are computed, `decode_s` what the sequences that are there add to a step, both with `pending`.
     """
 
     worker_id: str
@@ -60,6 +65,16 @@ class WorkerView:
     context_s: float = 0.0
     adapters: Mapping[bytes, AdapterUse] = field(default_factory=lambda: MappingProxyType({}))
     adapter_load_s: float = 1.0
+    rate: float = field(init=False)
+    before_s: float = field(init=False)
+    decode_s: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        pending, rate = self.pending, self.prefill_rate or ASSUMED_RATE
+        self.rate = rate
+        self.before_s = (self.uncached + pending.uncached) / rate + self.pair_s * (self.pairs + pending.pairs)
+        sequences = self.running + self.waiting + pending.choices
+        self.decode_s = self.sequence_s * sequences + self.context_s * (self.context + pending.context)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

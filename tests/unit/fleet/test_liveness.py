@@ -51,4 +51,4 @@ def test_only_a_fresh_report_grants_credit():
 def test_hung_is_work_without_a_step_for_longer_than_5_s_and_20_predicted_steps(report, hung):
     alive = liveness()
     alive.loaded(load_report(**report), 0.0)
-    assert alive.hung() is hung
+    assert alive.hung is hung

@@ -3,12 +3,16 @@
 from dataclasses import replace
 from typing import Any
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from router.placement import POLICIES
 from router.placement.adapters import adapter_cost, desired_set, to_prefetch
-from router.placement.cost import AGAIN
+from router.placement.cost import AGAIN, FULL, PRESSURE, base_cost
 from router.placement.prompt import prompt_marks
-from router.placement.view import AdapterUse, Share, Want, WorkerView
-from shared.hashing import chain
+from router.placement.view import ASSUMED_RATE, AdapterUse, Share, Want, WorkerView
+from shared.hashing import BLOCK_SIZE, chain
 
 cost = POLICIES["cost"]
 WANT = Want(key=b"k", prompt_tokens=1_000, choices=1)
@@ -46,6 +50,40 @@ def test_attention_over_what_is_long_counts_as_the_seconds_that_it_takes():
     assert far.pairs("b") == 4_000 * 2_000
     assert cost([view("a", pair_s=1e-6, uncached=int(3_900 * (1.0 + AGAIN))), near], far) == "a"
     assert cost([view("a", pair_s=1e-6, uncached=int(5_000 * (1.0 + AGAIN))), near], far) == "b"
+
+
+NUMBERS = st.integers(0, 100_000)
+SECONDS = st.floats(0.0, 1e-3)
+
+
+@given(st.lists(NUMBERS, min_size=9, max_size=9), st.tuples(SECONDS, SECONDS, SECONDS), st.booleans(), NUMBERS, NUMBERS)
+def test_a_price_is_the_sum_that_the_module_tells_of(counts, seconds, measured, tokens, cached):
+    running, waiting, uncached, context, pairs, free, *unacked = counts
+    pending = Share(unacked[0], unacked[1], unacked[2], 0, unacked[0] * unacked[1])
+    pair_s, sequence_s, context_s = seconds
+    worker = view(
+        "a",
+        running=running,
+        waiting=waiting,
+        uncached=uncached,
+        context=context,
+        pairs=pairs,
+        free_blocks=free,
+        total_blocks=200_000,
+        pending=pending,
+        prefill_rate=700.0 if measured else 0.0,
+        pair_s=pair_s,
+        sequence_s=sequence_s,
+        context_s=context_s,
+    )
+    want = replace(WANT, prompt_tokens=tokens + 1, cached={"a": min(cached, tokens)}, outputs=3.5)
+    own, rate = want.uncached("a"), 700.0 if measured else ASSUMED_RATE
+    wait = (uncached + pending.uncached) / rate + pair_s * (pairs + pending.pairs)
+    computed = own / rate + pair_s * want.pairs("a")
+    step = sequence_s * (running + waiting + pending.choices) + context_s * (context + pending.context)
+    used = min(FULL, (200_000 - free + (own + pending.uncached) // BLOCK_SIZE) / 200_000)
+    expected = wait + (1 + AGAIN) * computed + 3.5 * step + PRESSURE * used / (1 - used)
+    assert base_cost(want)(worker) == pytest.approx(expected, rel=1e-12)
 
 
 def test_own_dispatches_that_no_report_covers_are_work():
