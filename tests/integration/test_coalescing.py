@@ -9,6 +9,7 @@ import pytest
 
 from router.request import Piece
 from shared.types import TokenLogprobs
+from tests.fakes import tiny_tokenizers
 from tests.fakes.router import collect, request, running_router, text_of
 from tests.fakes.scripted_worker import Conversation, ScriptedWorker, until
 
@@ -112,3 +113,35 @@ async def test_what_was_held_when_a_worker_is_lost_is_told_and_given_to_the_next
         assert list(resumed.choices[0].output_tokens) == TOKENS[:10]
         assert generation.usage.completion_tokens == 10
         await generation.aclose()
+
+
+async def test_a_character_cut_by_tokens_and_by_rounds_comes_out_whole(tmp_path: Path) -> None:
+    """Each token is a byte. Wherever a round cuts the bytes, no piece holds half of a character, and none is lost."""
+    written = "é日😀ก"
+    tokens = tiny_tokenizers.byte_level().encode(written).ids
+    assert len(tokens) == len(written.encode())
+    async with (
+        ScriptedWorker(max_model_len=1_024) as worker,
+        running_router(worker, tmp_path=tmp_path, coalesce=3_600.0) as router,
+    ):
+        await router.ready()
+        for count, cut in enumerate(range(1, len(tokens) + 1), start=1):
+            opening = asyncio.create_task(router.service.generate(request(max_tokens=50, ignore_eos=True)))
+            submit = (await worker.submits(count))[-1]
+            handle = submit.choices[0].handle
+            worker.now.load()
+            generation = await opening
+            router.service._pace._not_before = float("inf")  # what is held waits for the test
+            told = asyncio.create_task(collect(generation))
+            for token in tokens[:cut]:
+                worker.now.tokens(handle, [token])
+            await until(lambda flight=generation._flight, held=cut - 1: len(flight._held) == held, "held tokens")
+            generation._flight.settle()
+            await asyncio.sleep(0)  # the reader takes what that told
+            for token in tokens[cut:]:
+                worker.now.tokens(handle, [token])
+            worker.now.finish(handle, len(tokens))
+            pieces = await asyncio.wait_for(told, 30)
+            assert text_of(pieces) == written
+            assert "�" not in "".join(piece.text for piece in pieces)
+            assert [token for piece in pieces for token in piece.tokens] == tokens
