@@ -9,11 +9,19 @@ from dataclasses import dataclass
 
 from shared.redact import redact
 
+MOST_WORDS = 2_000  # characters
+
+
+def _sendable(text: str) -> str:
+    """Half of a surrogate pair, as JSON may hold, is no text that any wire takes."""
+    cut = text if len(text) <= MOST_WORDS else f"{text[:MOST_WORDS]}..."
+    return redact(cut if cut.isascii() else cut.encode("utf-8", "backslashreplace").decode())
+
 
 class OctavoError(Exception):
     """Base of all errors that a caller may see. `param` names the request's field at fault; `retry_after` is in seconds.
 
-    No API key stands in its words, whoever wrote it where.
+    No API key stands in its words, whoever wrote it where; and they can always be sent: they are Unicode, and not over MOST_WORDS long.
     """
 
     code = "internal_error"
@@ -21,9 +29,9 @@ class OctavoError(Exception):
     def __init__(
         self, message: str, *, param: str | None = None, retry_after: float | None = None, code: str | None = None
     ):
-        self.message = redact(message)
+        self.message = _sendable(message)
         super().__init__(self.message)
-        self.param = None if param is None else redact(param)
+        self.param = None if param is None else _sendable(param)
         self.retry_after = retry_after
         self.code = code or type(self).code
 

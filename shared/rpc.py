@@ -21,6 +21,10 @@ INTERNAL_RECEIVE_LIMIT = 64 << 20
 PUBLIC_RECEIVE_LIMIT = 8 << 20
 DOMAIN = "octavo"
 
+MOST_WORDS = (
+    1_000  # bytes of an error's words: they stand three times in a call's trailers, of which gRPC takes 8 KiB in all
+)
+
 _DETAILS_KEY = "grpc-status-details-bin"
 
 _KEEPALIVE: Options = (
@@ -63,11 +67,12 @@ def server(
 
 
 def to_status(error: errors.OctavoError) -> status_pb2.Status:
-    """`error` as a google.rpc.Status with ErrorInfo and, where they apply, BadRequest and RetryInfo."""
+    """`error` as a google.rpc.Status with ErrorInfo and, where they apply, BadRequest and RetryInfo. Words that are too long are cut."""
+    words = error.message.encode()[:MOST_WORDS].decode(errors="ignore")
     details = [error_details_pb2.ErrorInfo(reason=error.code, domain=DOMAIN, metadata={"param": error.param or ""})]
-    status = status_pb2.Status(code=getattr(grpc.StatusCode, errors.answer(error).grpc).value[0], message=error.message)
+    status = status_pb2.Status(code=getattr(grpc.StatusCode, errors.answer(error).grpc).value[0], message=words)
     if error.param is not None:
-        violation = error_details_pb2.BadRequest.FieldViolation(field=error.param, description=error.message)
+        violation = error_details_pb2.BadRequest.FieldViolation(field=error.param, description=words)
         details.append(error_details_pb2.BadRequest(field_violations=[violation]))
     if error.retry_after_ms is not None:
         delay = duration_pb2.Duration()

@@ -43,9 +43,9 @@ class Pool:
     workers: int
 
 
-def no_such_model(name: str) -> ModelNotFound:
-    """The same for a name that is not served, and for one that the caller does not see."""
-    return ModelNotFound(f"the model {name[:_NAME]!r} does not exist", param="model")
+def no_such_model(name: str, *, param: str = "model") -> ModelNotFound:
+    """The same for a name that is not served, and for one that the caller does not see. `param` is where it stands in the request."""
+    return ModelNotFound(f"the model {name[:_NAME]!r} does not exist", param=param)
 
 
 def pool_key(info: WorkerInfo) -> PoolKey:

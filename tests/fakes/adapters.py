@@ -1,6 +1,7 @@
 """Adapters as PEFT writes them, for a made-up model of two layers, and a device that holds their digests in the fake executor's slots."""
 
 import json
+import os
 import struct
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -146,6 +147,41 @@ def _escaping(directory: Path) -> Path:
     return directory
 
 
+def pipe(directory: Path, name: str) -> Path:
+    """One of its files is a pipe, of which nobody writes the other end."""
+    (write(directory) / name).unlink()
+    os.mkfifo(directory / name)
+    return directory
+
+
+def _twice(directory: Path) -> Path:
+    """Its header tells of its first tensor a second time."""
+    path = write(directory) / "adapter_model.safetensors"
+    data = path.read_bytes()
+    end = 8 + int.from_bytes(data[:8], "little")
+    header = data[8:end].strip()
+    first = json.dumps(dict([next(iter(json.loads(header).items()))])).encode()
+    packed = first[:-1] + b", " + header[1:]
+    path.write_bytes(struct.pack("<Q", len(packed)) + packed + data[end:])
+    return directory
+
+
+def _gap(directory: Path) -> Path:
+    """Its tensors' places leave some bytes to nobody."""
+
+    def change(header: dict[str, Any]) -> None:
+        last = max(header.values(), key=lambda fields: fields["data_offsets"][1])
+        last["data_offsets"] = [offset + 4_096 for offset in last["data_offsets"]]
+
+    return _longer(with_header(directory, change))
+
+
+def _longer(directory: Path) -> Path:
+    with (directory / "adapter_model.safetensors").open("ab") as file:
+        file.write(bytes(4_096))
+    return directory
+
+
 def _text(directory: Path, text: str) -> Path:
     (write(directory) / "adapter_config.json").write_text(text)
     return directory
@@ -207,6 +243,21 @@ BROKEN: dict[str, tuple[Callable[[Path], Path], str]] = {
     "no rank": (lambda d: write(d, r="4"), "r must be a positive integer"),
     "an endless pattern": (lambda d: write(d, rank_pattern={"(q+)+x": 4}), "not a plain enough pattern"),
     "alpha": (lambda d: write(d, lora_alpha=float("nan")), "lora_alpha must be a finite number"),
+    "configuration that is a pipe": (lambda d: pipe(d, "adapter_config.json"), r"adapter_config\.json is no file"),
+    "weights that are a pipe": (lambda d: pipe(d, "adapter_model.safetensors"), r"safetensors is no file"),
+    "header with a key twice": (_twice, r"its header has base_model\..*lora_A\.weight twice"),
+    "header with a gap": (_gap, r"lora_B\.weight begins at byte \d+ of the data, not at \d+"),
+    "header of one place for two": (lambda d: with_header(d, _set("data_offsets", [192, 384])), "begins at byte"),
+    "data that no tensor has": (lambda d: _longer(write(d)), "4096 bytes of data that no tensor has"),
+    "header of many dimensions": (lambda d: with_header(d, _set("shape", [1 << 47] * 20_000)), "dtype, shape or"),
+    "header of many tensors": (
+        lambda d: with_header(d, lambda header: header.update({f"t{n}": {} for n in range(150_000)})),
+        r"a header of \d+ bytes is over",
+    ),
+    "a key that is no text": (lambda d: write(d, target_modules=["\ud800\n"]), r"does not hold: '\\ud800\\n'"),
+    "a long word": (lambda d: write(d, peft_type="x" * 500_000), r"peft_type 'x{199}\.\.\. is not served"),
+    "a pattern of many ways": (lambda d: write(d, rank_pattern={r"(\w|.)" * 24 + "z": 4}), "ways to match"),
+    "many patterns": (lambda d: write(d, rank_pattern={f".*.*.*z{n}": 4 for n in range(50)}), "ways to match"),
 }
 
 

@@ -7,6 +7,7 @@ from prometheus_client import CollectorRegistry
 from router.edge.gate import Gate
 from router.edge.http.app import make_app
 from router.tenancy.caller import OPEN_CALLER
+from shared.errors import ModelNotFound
 from tests.fakes.edges import MAX_BODY, HttpEdge, http_edge
 from tests.fakes.service import FakeService
 
@@ -39,6 +40,17 @@ async def test_a_name_that_is_taken_is_told_how_it_would_be_replaced(edge: HttpE
     assert "`load_inplace`" in error["message"]
     body = {"lora_name": "a", "lora_path": "/else/where", "load_inplace": True}
     assert (await edge.http.post(LOAD, json=body)).status_code == 200
+
+
+async def test_an_unknown_base_is_blamed_on_the_field_that_names_it(
+    edge: HttpEdge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def load(*_: object, model: str, **__: object) -> None:
+        raise ModelNotFound(f"the model {model!r} does not exist", param="model")
+
+    monkeypatch.setattr(type(edge.service.operator), "load", load)
+    answer = await edge.http.post(LOAD, json={"lora_name": "a", "base_model_name": "other"})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (404, "base_model_name")
 
 
 @pytest.mark.parametrize("body", [{}, {"lora_name": ""}, {"lora_name": 3}, {"lora_name": "x" * 257}])

@@ -258,8 +258,9 @@ async def test_a_tenants_key_loads_and_unloads_its_own_names_alone(tmp_path):
             with pytest.raises(PermissionDenied):
                 await service.operator.load(acme, name, source)
         for name in ("style", "other/own", "nothing"):
-            with pytest.raises(ModelNotFound, match=f"there is no adapter '{name}'"):
+            with pytest.raises(ModelNotFound, match=f"there is no adapter '{name}'") as caught:
                 await service.operator.unload(acme, name)
+            assert caught.value.param == "name"
         assert set(worker.adapters) == {"style", "other/own", "acme/mine"}
         assert await service.operator.unload(acme, "mine") == "acme/mine"
         assert len(worker.loads) == 1

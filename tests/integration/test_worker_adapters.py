@@ -5,6 +5,7 @@ from functools import partial
 
 import grpc
 import pytest
+import torch
 
 from protos import worker_pb2 as pb
 from shared.types import AbortReason, AdapterLevel, FinishReason
@@ -284,6 +285,31 @@ async def test_links_that_lead_out_of_the_directory_are_not_followed(tmp_path):
         assert (code, "leads out of the adapter directory" in message) == ("ADAPTER_INVALID", True)
         assert (await b.refused(await b.submit(adapter_name="weights")))[0] == "ADAPTER_INVALID"
         assert (await refusal(b.load("linked", "linked"))).code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_what_a_strangers_files_say_reaches_routers_whatever_it_is(tmp_path):
+    """Text that is none, words of any length, pipes: told as what is wrong with their adapter, and the stream goes on."""
+    aside = tmp_path / "aside"
+    made = {
+        "fine": fakes.write(aside / "fine"),
+        "halves": fakes.write(aside / "halves", target_modules=["half \ud800"]),
+        "long": fakes.write(aside / "long", held={"k" * 500_000: torch.ones(1)} | fakes.tensors()),
+        "targets": fakes.write(aside / "targets", target_modules=["\U0001f600" * 900 + str(n) for n in range(8)]),
+        "pipe": fakes.pipe(aside / "pipe", "adapter_model.safetensors"),
+    }
+    broken = sorted(made.keys() - {"fine"})
+    async with bench(tmp_path) as b:
+        for name, path in made.items():
+            path.rename(b.root / name)
+        await until(lambda: all(b.service.info(name) and b.service.info(name).error for name in broken), "the survey")
+        for name in broken:
+            code, message = await b.refused(await b.submit(adapter_name=name))
+            assert (code, len(message) <= 2_003) == ("ADAPTER_INVALID", True)
+            error = await refusal(b.load("new", b.root / name))
+            assert error.code() in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND), name
+        assert (await refusal(b.load("new", "/" + "\U0001f600" * 4_000))).code() is grpc.StatusCode.NOT_FOUND
+        assert (await refusal(b.load("n" * 256))).code() is grpc.StatusCode.NOT_FOUND
+        await b.ends(await b.submit(adapter_name="fine"), b.service.info("fine").digest)
 
 
 async def test_loads_tell_each_adapters_requests(tmp_path):

@@ -43,6 +43,11 @@ class Entry:
     loaded_unix_ms: int = 0
     error: Exception | None = None  # why the last attempt to read it failed
 
+    @property
+    def meaning(self) -> tuple[object, ...]:
+        """Differs once the name means something else, or is to: a read that began before tells nothing of it then."""
+        return self.source, self.signature, self.held
+
 
 def info_of(entry: Entry) -> AdapterInfo:
     """As it is told."""
@@ -140,27 +145,26 @@ class Catalog:
     # ---- names
 
     def bind(self, entry: Entry, held: Held, now_ms: int) -> Held | None:
-        """The name means this version from now on. Returns the one that no name means any more, if there is one."""
+        """The name means this version from now on. Returns the other one that it meant, if it did."""
         former, entry.error = entry.held, None
         if former is held:
             return None
         held.names.add(entry.name)
         held.pins += entry.pinned
         held.source, entry.held, entry.loaded_unix_ms = entry.source, held, now_ms
-        return self._unbound(entry.name, former, pinned=entry.pinned)
+        return self._unbound(entry, former)
 
     def unbind(self, entry: Entry) -> Held | None:
-        """The name means nothing any more. Returns the version that no name means any more, if there is one."""
+        """The name means nothing any more. Returns the version that it meant, if it did."""
         former, entry.held = entry.held, None
-        return self._unbound(entry.name, former, pinned=entry.pinned)
+        return self._unbound(entry, former)
 
-    def _unbound(self, name: str, former: Held | None, *, pinned: bool) -> Held | None:
-        if former is None:
-            return None
-        former.names.discard(name)
-        former.pins -= pinned
-        self._leave(former)
-        return None if former.names else former
+    def _unbound(self, entry: Entry, former: Held | None) -> Held | None:
+        if former is not None:
+            former.names.discard(entry.name)
+            former.pins -= entry.pinned
+            self._leave(former)
+        return former
 
     def pin(self, entry: Entry, pinned: bool) -> None:
         """Keep it in host memory, or not any more."""

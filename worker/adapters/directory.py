@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,17 +45,20 @@ def scan(root: Path) -> dict[str, Found]:
 
 def find(root: Path, name: str) -> Found:
     """The adapter of this name. Raises AdapterNotFound, AdapterInvalid."""
-    base = root.resolve()
+    base = _real(root)
     path = base / checked(name)
-    if not (path / CONFIG).is_file():
-        raise AdapterNotFound(f"there is no adapter {name!r}", param="name")
-    return _found(base, path)
+    try:
+        if not (path / CONFIG).is_file():
+            raise AdapterNotFound(f"there is no adapter {name!r}", param="name")
+        return _found(base, path)
+    except OSError as error:  # longer than a file's name may be, not to be looked into, or just gone
+        raise AdapterNotFound(f"there is no adapter {name!r}: {error.strerror}", param="name") from error
 
 
 def inside(root: Path, source: str) -> Path:
     """A path that is meant relative to the directory. Raises AdapterInvalid where it leads out of it, AdapterNotFound where to nothing."""
-    base = root.resolve()
-    path = (base / source).resolve()
+    base = _real(root)
+    path = _real(base / source)
     if not path.is_relative_to(base):
         raise AdapterInvalid(f"{source!r} leads out of the adapter directory", param="source")
     if not path.is_dir():
@@ -69,25 +72,39 @@ def signature(path: Path) -> Signature:
     return tuple((one.st_ino, one.st_size, one.st_mtime_ns) if one else () for one in stats)
 
 
+def _real(path: Path) -> Path:
+    """Where it leads; links that lead in a circle lead to themselves."""
+    return Path(os.path.realpath(path))
+
+
 def _adapters(base: Path) -> Iterator[Path]:
     for entry in _directories(base):
-        if (entry / CONFIG).is_file():
+        if _is(entry / CONFIG, Path.is_file):
             yield entry
             continue
-        yield from (each for each in _directories(entry) if (each / CONFIG).is_file())
+        yield from (each for each in _directories(entry) if _is(each / CONFIG, Path.is_file))
 
 
 def _directories(path: Path) -> Iterator[Path]:
     try:
-        entries = sorted(os.scandir(path), key=lambda entry: entry.name)
+        names = sorted(entry.name for entry in os.scandir(path))
     except OSError as error:
         _LOG.warning("%s cannot be listed: %s", path, error.strerror)
         return
-    yield from (Path(entry.path) for entry in entries if is_part(entry.name) and entry.is_dir())
+    yield from (path / name for name in names if is_part(name) and _is(path / name, Path.is_dir))
+
+
+def _is(path: Path, kind: Callable[[Path], bool]) -> bool:
+    """Whether it is; what cannot be told is not, and keeps nobody from looking at the rest."""
+    try:
+        return kind(path)
+    except OSError as error:
+        _LOG.warning("%s is not looked at: %s", path, error.strerror)
+        return False
 
 
 def _found(base: Path, path: Path) -> Found:
     files = [path, *(path / file for file in FILES)]
-    if not all(file.resolve().is_relative_to(base) for file in files):
+    if not all(_real(file).is_relative_to(base) for file in files):
         raise AdapterInvalid("a link in it leads out of the adapter directory")
-    return Found(name=path.relative_to(base).as_posix(), path=path, signature=signature(path))
+    return Found(name=checked(path.relative_to(base).as_posix()), path=path, signature=signature(path))

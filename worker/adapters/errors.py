@@ -3,6 +3,14 @@
 from shared.errors import InvalidRequest, NotFound, OctavoError, Overloaded, Unavailable
 from shared.types import RejectCode
 
+MOST_SHOWN = 200  # characters of what an adapter's files say
+
+
+def shown(text: str) -> str:
+    """What a stranger wrote, as a message tells it: not too much of it, and nothing that a terminal or a log takes for its own."""
+    cut = text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+    return cut if cut.isprintable() else ascii(cut)
+
 
 class AdapterInvalid(InvalidRequest):
     """It cannot be served, ever: broken, of a kind that is not served, or not to be read. The message names what and where."""

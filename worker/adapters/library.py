@@ -1,12 +1,14 @@
 """Adapters by name: loaded, replaced, unloaded, pinned, and read on demand, once for all who ask meanwhile. Runs on the event loop; files
-are read on a thread of its own.
+are read on a thread of its own, and what may have to be fetched from far on another.
 """
 
 import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Protocol, TypeVar
+from weakref import WeakValueDictionary
 
 from shared.errors import AlreadyExists, OctavoError
 from shared.types import AdapterInfo, RejectCode
@@ -21,6 +23,10 @@ from worker.adapters.version import AdapterParts, Version
 
 _LOG = logging.getLogger("octavo.worker")
 _T = TypeVar("_T")
+
+
+class _Overtaken(AdapterVersionUnavailable):
+    """What was read is not what the name means any more."""
 
 
 class EnginePort(Protocol):
@@ -66,8 +72,9 @@ class Library:
         self._wall_clock = wall_clock
         self._loop = asyncio.get_running_loop()
         self._thread = JobThread("adapter-reader", parts.prepare)
+        self._far = JobThread("adapter-fetcher", parts.prepare)
         self._reading: dict[tuple[str, str], asyncio.Task[Held]] = {}  # by name and source
-        self._locks: dict[str, asyncio.Lock] = {}
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def run(self, job: Callable[[], _T], urgency: Urgency = Urgency.NOW) -> "asyncio.Future[_T]":
         """On the thread that reads."""
@@ -78,7 +85,8 @@ class Library:
         for task in list(self._reading.values()):
             task.cancel()
         self.staged.close()
-        return await asyncio.to_thread(self._thread.stop, timeout)
+        stops = (asyncio.to_thread(thread.stop, timeout) for thread in (self._thread, self._far))
+        return all(await asyncio.gather(*stops))
 
     # ---- by name
 
@@ -92,7 +100,7 @@ class Library:
         another version than `digest`, AdapterNotFound, AdapterInvalid (and what is under it), AdapterMemory; then nothing has changed.
         """
         checked(name)
-        async with self._locks.setdefault(name, asyncio.Lock()):
+        async with self._lock(name):
             new = Entry(name=name, source=source) if source else self.entry_of(await self._find(name))
             version = await self._wanted(new.source, digest)
             self._check_free(name, version, replace=replace)
@@ -129,7 +137,7 @@ class Library:
 
     async def unload(self, name: str) -> None:
         """The name means nothing from now on. What runs or waits on its version does so to its end; then its memory goes."""
-        async with self._locks.setdefault(name, asyncio.Lock()):
+        async with self._lock(name):
             entry = self._entry(name)
             self.remove(entry)
             if entry.signature is not None:
@@ -137,13 +145,17 @@ class Library:
 
     async def pin(self, name: str, pinned: bool) -> AdapterInfo:
         """Keep it in host memory, and in a device slot when it has one; or not any more."""
-        async with self._locks.setdefault(name, asyncio.Lock()):
+        async with self._lock(name):
             entry = self._entry(name)
             if pinned:
                 held = await self.have(name)
                 self._check_pins(held)
             self._pin(entry, pinned)
             return info_of(entry)
+
+    def _lock(self, name: str) -> asyncio.Lock:
+        """One for each name, as long as somebody has it."""
+        return self._locks.setdefault(name, asyncio.Lock())
 
     def _entry(self, name: str) -> Entry:
         entry = self.catalog.entries.get(name)
@@ -175,18 +187,23 @@ class Library:
         self._engine.remember_adapter(held.digest)
         if entry.pinned:
             self._engine.pin_adapter(held.digest, True)
-        self._unnamed(former)
+        self._left(former)
         self._changed((name,))
         return held
 
-    def _unnamed(self, held: Held | None) -> None:
-        if held is not None:
+    def _left(self, held: Held | None) -> None:
+        """A name does not mean it any more; others may, and those of them that are pinned keep its slot."""
+        if held is None:
+            return
+        if held.names:
+            self._engine.pin_adapter(held.digest, held.pins > 0)
+        else:
             self._engine.forget_adapter(held.digest)
 
     def remove(self, entry: Entry) -> None:
         """The name means nothing any more."""
         del self.catalog.entries[entry.name]
-        self._unnamed(self.catalog.unbind(entry))
+        self._left(self.catalog.unbind(entry))
         self._changed((entry.name,))
 
     def list(self, entry: Entry) -> None:
@@ -212,12 +229,16 @@ class Library:
                 return parts.read(directory, parts.host_bytes)
 
         try:
-            return await self._thread.do(job, urgency)
+            return await self._reader(source).do(job, urgency)
         except OctavoError:
             raise
         except Exception as error:
             _LOG.exception("adapter %s cannot be read", source)
             raise AdapterInvalid(f"it cannot be read: {type(error).__name__}") from error
+
+    def _reader(self, source: str) -> JobThread:
+        """What may be far holds up nothing that is here."""
+        return self._thread if Path(source).is_absolute() else self._far
 
     async def _find(self, name: str) -> Found:
         root = self._parts.directory
@@ -231,7 +252,7 @@ class Library:
         return Entry(name=found.name, source=str(found.path), signature=found.signature)
 
     async def have(self, name: str, urgency: Urgency = Urgency.NOW) -> Held:
-        """The version that the name means, with its weights in host memory; with Urgency.IDLE only if there is room for them.
+        """The version that the name means, with its weights in host memory.
 
         What was found broken is not read again until its files change. Raises AdapterNotFound, AdapterInvalid (and what is under it),
         AdapterMemory, AdapterVersionUnavailable.
@@ -244,9 +265,10 @@ class Library:
                 return held
             if entry is not None and held is None and isinstance(entry.error, AdapterInvalid):
                 raise entry.error
-            held = await asyncio.shield(self._task(name, entry, urgency))
-            if urgency is Urgency.IDLE:
-                return held
+            try:
+                await asyncio.shield(self._task(name, entry, urgency))
+            except _Overtaken:
+                continue
 
     def _task(self, name: str, entry: Entry | None, urgency: Urgency) -> "asyncio.Task[Held]":
         key = (name, entry.source if entry else "")
@@ -265,10 +287,16 @@ class Library:
         new = entry or self.entry_of(await self._find(name))
         if self.unloaded.get(name, ()) == new.signature:
             raise AdapterNotFound(f"adapter {name!r} was unloaded", param="name")
+        meaning = new.meaning
         try:
             version = await self._read(new.source, urgency)
-            if self.catalog.entries.get(name) is not entry:
-                raise AdapterVersionUnavailable(f"adapter {name!r} was replaced or unloaded while it was read")
+        except OctavoError as error:
+            if new.meaning == meaning:
+                self._failed(new, error)
+            raise
+        if self.catalog.entries.get(name) is not entry or new.meaning != meaning:
+            raise _Overtaken(f"adapter {name!r} was replaced or unloaded while it was read")
+        try:
             return self._bind(name, new, version, only_if_free=urgency is Urgency.IDLE)
         except OctavoError as error:
             self._failed(new, error)
@@ -277,7 +305,7 @@ class Library:
     def _failed(self, entry: Entry, error: OctavoError) -> None:
         _LOG.warning("adapter %s from %s: %s", entry.name, entry.source, error)
         entry.error = error
-        if isinstance(error, AdapterInvalid):
+        if isinstance(error, AdapterInvalid | AdapterNotFound):
             entry.stale = False  # what it meant before is still served
         if self.catalog.entries.get(entry.name) is entry:
             self._changed((entry.name,))

@@ -4,6 +4,7 @@ Keys are `base_model.model.<path>.lora_A.weight` and `lora_B`, of embeddings `lo
 or the head are among the targets, PEFT also writes the base's own weights of them; those must be the base's, and are dropped.
 """
 
+import heapq
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ import torch
 
 from kernels.lora.weights import LayerModule, LoraPair, LoraWeights
 from worker.adapters.digest import digest_of
-from worker.adapters.errors import AdapterInvalid, AdapterMismatch, AdapterNotFound, AdapterRankTooHigh
+from worker.adapters.errors import AdapterInvalid, AdapterMismatch, AdapterNotFound, AdapterRankTooHigh, shown
 from worker.adapters.modules import BaseModel, Target
 from worker.adapters.peft_config import PeftConfig, read_config
 from worker.adapters.safetensors_file import TensorEntry, TensorFile, opened, tensor
@@ -62,7 +63,7 @@ def _refuse_pickle(directory: Path) -> None:
 
 
 def _some(keys: Collection[str]) -> str:
-    told = ", ".join(sorted(keys)[:TOLD])
+    told = ", ".join(map(shown, heapq.nsmallest(TOLD, keys)))
     return told if len(keys) <= TOLD else f"{told} and {len(keys) - TOLD} more"
 
 
@@ -115,27 +116,29 @@ def _own_weight(key: str, base: BaseModel) -> str | None:
     return None
 
 
-def _ends(path: str, name: str) -> bool:
-    """Whether PEFT's `target_modules` entry `name` means the module at `path`."""
-    return path == name or path.endswith(f".{name}")
+def _ends(path: str) -> set[str]:
+    """What PEFT's `target_modules` may call the module at `path`: it, and what follows each of its dots."""
+    parts = path.split(".")
+    return {".".join(parts[start:]) for start in range(len(parts))}
 
 
 def _complete(pairs: Collection[_Pair], config: PeftConfig, base: BaseModel) -> None:
     """Every module that the configuration says was trained must be there, or part of the adapter would be missing from every answer."""
     if config.targets is None:
         return
-    unseen = [name for name in config.targets if not any(_ends(pair.path, name) for pair in pairs)]
+    targets = set(config.targets)
+    unseen = targets.difference(*(_ends(pair.path) for pair in pairs))
     there = {pair.target for pair in pairs}
-    lacking = {target: path for path, target in base.modules.items() if _trained(path, target, config)}
+    lacking = {target: path for path, target in base.modules.items() if _trained(path, target, config, targets)}
     missing = [path for target, path in lacking.items() if target not in there]
     if unseen or missing:
         message = f"adapter_config.json tells of modules that {WEIGHTS} does not hold"
         raise AdapterMismatch(f"{message}: {_some(unseen or missing)}")
 
 
-def _trained(path: str, target: Target, config: PeftConfig) -> bool:
+def _trained(path: str, target: Target, config: PeftConfig, targets: Collection[str]) -> bool:
     in_layers = config.layers is None or target.layer in config.layers
-    return in_layers and any(_ends(path, name) for name in config.targets or ())
+    return in_layers and not _ends(path).isdisjoint(targets)
 
 
 # ---- shapes

@@ -6,17 +6,19 @@ path; alpha / rank, with rsLoRA alpha / sqrt(rank).
 
 import json
 import math
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from worker.adapters.errors import AdapterInvalid, AdapterNotFound
+from worker.adapters.errors import AdapterInvalid, shown
+from worker.adapters.files import read_whole, regular
+from worker.adapters.patterns import compiled
 
 NAME = "adapter_config.json"
 MAX_BYTES = 1 << 20
-MAX_PATTERNS = 10_000
 _SERVED_TASKS = (None, "CAUSAL_LM")
 _BASE_CHANGED = (
     "pissa",
@@ -44,10 +46,6 @@ _REFUSED: dict[str, tuple[Any, ...]] = {
     "kasa_config": ({},),
     "arrow_config": ({},),
 }
-# A pattern is a regular expression from a stranger, and matching holds up the process: no group may be repeated, few things at all.
-_PLAIN = re.compile(r"[\w.\-\\^$|()\[\]*+?]{1,200}")
-_REPEATED_GROUP = re.compile(r"\)[*+?]|\\[1-9]|\(\?")
-MAX_REPEATS = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,15 +102,12 @@ def _invalid(message: str) -> AdapterInvalid:
 
 
 def _object(directory: Path) -> dict[str, Any]:
-    try:
-        with (directory / NAME).open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
-    except FileNotFoundError as error:
-        raise AdapterNotFound(f"no {NAME} there") from error
-    except OSError as error:
-        raise _invalid(f"cannot be read: {error.strerror}") from error
-    if len(data) > MAX_BYTES:
-        raise _invalid(f"over the {MAX_BYTES} bytes that are read")
+    with regular(directory / NAME) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > MAX_BYTES:
+            raise _invalid(f"over the {MAX_BYTES} bytes that are read")
+        data = bytearray(size)
+        read_whole(file, NAME, memoryview(data))
     try:
         raw = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -124,23 +119,26 @@ def _object(directory: Path) -> dict[str, Any]:
 
 def _refuse_unserved(raw: Mapping[str, Any]) -> None:
     if raw.get("peft_type") != "LORA":
-        raise _invalid(f"peft_type {raw.get('peft_type')!r} is not served; served: LORA")
+        raise _invalid(f"peft_type {_quoted(raw.get('peft_type'))} is not served; served: LORA")
     if raw.get("task_type") not in _SERVED_TASKS:
-        raise _invalid(f"task_type {raw['task_type']!r} is not served; served: CAUSAL_LM")
+        raise _invalid(f"task_type {_quoted(raw['task_type'])} is not served; served: CAUSAL_LM")
     for key, value in raw.items():
         known = _REFUSED.get(key, (False,) if key.startswith("use_") and key != "use_rslora" else None)
         if known is not None and value is not None and value not in known:
-            raise _invalid(f"{key} {_short(value)} is not served")
+            raise _invalid(f"{shown(key)} {_short(value)} is not served")
     start = raw.get("init_lora_weights")
     if isinstance(start, str) and start.lower().startswith(_BASE_CHANGED):
         raise _invalid(
-            f"init_lora_weights {start!r} changed the base's own weights; save it with path_initial_model_for_weight_conversion"
+            f"init_lora_weights {_quoted(start)} changed the base's own weights; save it with path_initial_model_for_weight_conversion"
         )
 
 
 def _short(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 200 else f"{text[:200]}..."
+    return shown(json.dumps(value))
+
+
+def _quoted(value: Any) -> str:
+    return shown(repr(value))
 
 
 def _rank(fields: Mapping[str, Any], key: str) -> int:
@@ -167,16 +165,10 @@ def _layers(value: Any) -> list[int]:
 def _patterns(raw: Mapping[str, Any], name: str) -> list[tuple[re.Pattern[str], Mapping[str, Any], str]]:
     """The patterns in order, each with where its value stands."""
     section = raw.get(name) or {}
-    if not isinstance(section, Mapping) or len(section) > MAX_PATTERNS:
-        raise _invalid(f"{name} must be an object of at most {MAX_PATTERNS} keys")
-    return [(_compiled(name, key), section, key) for key in section]
-
-
-def _compiled(name: str, key: str) -> re.Pattern[str]:
-    """As PEFT matches a key: at the end of a module's path, after its beginning or a dot."""
-    if not _PLAIN.fullmatch(key) or _REPEATED_GROUP.search(key) or sum(map(key.count, "*+?")) > MAX_REPEATS:
-        raise _invalid(f"{name}: the key {key[:200]!r} is not a plain enough pattern")
+    if not isinstance(section, Mapping):
+        raise _invalid(f"{name} must be an object")
     try:
-        return re.compile(rf"(?:.*\.)?(?:{key})$")
-    except re.error as error:
-        raise _invalid(f"{name}: {key!r} is no pattern: {error}") from error
+        patterns = compiled(section)
+    except ValueError as error:
+        raise _invalid(f"{name}: {error}") from error
+    return [(pattern, section, key) for pattern, key in zip(patterns, section, strict=True)]

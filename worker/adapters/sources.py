@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from worker.adapters.directory import inside
-from worker.adapters.errors import AdapterInvalid, AdapterMemory, AdapterNotFound
+from worker.adapters.errors import AdapterInvalid, AdapterMemory, AdapterNotFound, shown
 
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://.+")
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
@@ -30,6 +30,17 @@ def located(source: str, root: Path | None, most: int) -> Iterator[Path]:
 
 
 def _local(source: str, root: Path | None) -> Path:
+    try:
+        return _found(source, root)
+    except (
+        OSError,
+        RuntimeError,
+    ) as error:  # longer than a path may be, not to be looked into, or of a user who is not
+        said = error.strerror if isinstance(error, OSError) else str(error)
+        raise AdapterNotFound(f"{shown(repr(source))} cannot be looked for: {said}", param="source") from error
+
+
+def _found(source: str, root: Path | None) -> Path:
     path = Path(source).expanduser()
     if path.is_absolute():
         if not path.is_dir():

@@ -26,7 +26,10 @@ class DirectoryWatch:
     async def run(self) -> None:
         """For ever."""
         while True:
-            await self.look()
+            try:
+                await self.look()
+            except Exception:  # noqa: BLE001 - a fault of ours must not end the watching, nor keep the worker from its work
+                _LOG.exception("the adapter directory %s was not looked at", self._root)
             self.looked.set()
             await self._survey()
             await asyncio.sleep(self._seconds)
@@ -44,6 +47,8 @@ class DirectoryWatch:
                 self._library.remove(entry)
         for one in found.values():
             self._take(one)
+        for name in self._library.unloaded.keys() - found.keys():
+            del self._library.unloaded[name]  # its files are gone: others may come
 
     def _take(self, found: Found) -> None:
         library = self._library

@@ -13,7 +13,7 @@ from router.edge.http.body import Bodies, json_route
 from router.edge.http.generate import error_docs
 from shared.errors import OctavoError
 
-_NAMES = {"name": "lora_name", "source": "lora_path"}
+_NAMES = {"name": "lora_name", "source": "lora_path", "model": "base_model_name"}
 
 
 class LoraLoadBody(BaseModel):
