@@ -274,17 +274,18 @@ class Library:
         key = (name, entry.source if entry else "")
         if key not in self._reading:
             task = self._reading[key] = self._loop.create_task(self._obtain(name, entry, urgency))
-            task.add_done_callback(lambda done: self._obtained(key, done))
+            task.add_done_callback(self._obtained)
         return self._reading[key]
 
-    def _obtained(self, key: tuple[str, str], task: "asyncio.Task[Held]") -> None:
-        del self._reading[key]
+    def _obtained(self, task: "asyncio.Task[Held]") -> None:
+        for key in [key for key, reading in self._reading.items() if reading is task]:
+            del self._reading[key]
         if not task.cancelled():
             task.exception()  # told to those who wait, and in the entry
 
     async def _obtain(self, name: str, entry: Entry | None, urgency: Urgency) -> Held:
         """`entry` is the catalog's, None where it has none: then the directory is asked."""
-        new = entry or self.entry_of(await self._find(name))
+        new = entry or await self._found(name)
         if self.unloaded.get(name, ()) == new.signature:
             raise AdapterNotFound(f"adapter {name!r} was unloaded", param="name")
         meaning = new.meaning
@@ -294,13 +295,27 @@ class Library:
             if new.meaning == meaning:
                 self._failed(new, error)
             raise
-        if self.catalog.entries.get(name) is not entry or new.meaning != meaning:
+        if not self._stands(name, entry, new, meaning):
             raise _Overtaken(f"adapter {name!r} was replaced or unloaded while it was read")
         try:
             return self._bind(name, new, version, only_if_free=urgency is Urgency.IDLE)
         except OctavoError as error:
             self._failed(new, error)
             raise
+
+    async def _found(self, name: str) -> Entry:
+        """In the directory, by the read that runs; whoever asks once the name is listed waits for that, too."""
+        new = self.entry_of(await self._find(name))
+        self._reading.setdefault((name, new.source), self._reading[name, ""])
+        return new
+
+    def _stands(self, name: str, entry: Entry | None, new: Entry, meaning: tuple[object, ...]) -> bool:
+        """Whether the name means still what was read, or, where it was not listed, nothing else by now."""
+        listed = self.catalog.entries.get(name)
+        if entry is not None or listed is None:
+            gone = self.unloaded.get(name, ()) == new.signature
+            return listed is entry and new.meaning == meaning and not gone
+        return listed.held is None and listed.meaning == meaning
 
     def _failed(self, entry: Entry, error: OctavoError) -> None:
         _LOG.warning("adapter %s from %s: %s", entry.name, entry.source, error)

@@ -11,6 +11,7 @@ from tests.fakes import adapters as fakes
 from tests.fakes.scripted_worker import until
 from tests.unit.adapters.test_memory import NoDevice, NoEngine, ignore
 from worker.adapters import watch
+from worker.adapters.directory import find
 from worker.adapters.errors import AdapterNotFound
 from worker.adapters.library import Library
 from worker.adapters.version import AdapterParts
@@ -118,6 +119,38 @@ async def test_a_name_that_is_unloaded_while_it_is_read_does_not_come_back(tmp_p
         made.reader.gate.clear()
         asked = asyncio.create_task(made.have("a"))
         await begun(made, 1)
+        await made.unload("a")
+        made.reader.gate.set()
+        with pytest.raises(AdapterNotFound):
+            await asked
+        assert (made.catalog.entries, made.catalog.versions) == ({}, {})
+
+
+async def test_a_name_that_is_listed_while_it_is_read_on_demand_is_read_once(tmp_path):
+    path = fakes.write(tmp_path / "root" / "a")
+    async with library(tmp_path / "root") as made:
+        made.reader.gate.clear()
+        asked = asyncio.create_task(made.have("a"))
+        await begun(made, 1)
+        made.list(made.entry_of(find(tmp_path / "root", "a")))
+        later = asyncio.create_task(made.have("a"))
+        survey = asyncio.create_task(made.survey(made.catalog.entries["a"]))
+        await asyncio.sleep(0)
+        made.reader.gate.set()
+        assert (await asked) is (await later)
+        await survey
+        assert (await asked).digest == digest(path)
+        assert len(made.reader.reads) == 1
+        made.catalog.check_integrity()
+
+
+async def test_a_name_that_is_listed_and_unloaded_while_it_is_read_on_demand_does_not_come_back(tmp_path):
+    fakes.write(tmp_path / "root" / "a")
+    async with library(tmp_path / "root") as made:
+        made.reader.gate.clear()
+        asked = asyncio.create_task(made.have("a"))
+        await begun(made, 1)
+        made.list(made.entry_of(find(tmp_path / "root", "a")))
         await made.unload("a")
         made.reader.gate.set()
         with pytest.raises(AdapterNotFound):
