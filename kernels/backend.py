@@ -13,7 +13,7 @@ from kernels.attention.spec import AttentionSpec
 from kernels.attn_in.reference import attn_in
 from kernels.attn_out.reference import attn_out
 from kernels.cpu import build, isa
-from kernels.cpu.engine import Engine, UnusableLibrary
+from kernels.cpu.engine import Engine, Forbidden, UnusableLibrary
 from kernels.cpu.ops import CpuOps
 from kernels.embed.reference import embed
 from kernels.errors import NotOffered
@@ -155,14 +155,15 @@ def _table(ops: "CpuOps | TritonOps", *, name: str, numerics: str, block_bytes: 
 
 
 def _engine(threads: int, wanted: str) -> Engine:
-    """With the best instructions that the system lets this process use, where none are asked for by name."""
+    """With the best instructions that the compiler and the system let this process use, where none are asked for by name."""
     best = isa.choose(wanted)
-    try:
-        return Engine(build.library(best), best, threads)
-    except UnusableLibrary:
-        if wanted != "auto" or best != "amx":
-            raise
-        return Engine(build.library("avx512"), "avx512", threads)
+    for level in isa.levels()[:-1] if wanted == "auto" else ():
+        try:
+            return Engine(build.library(level), level, threads)
+        except (build.CompilerFailed, Forbidden) as error:
+            _LOG.warning("kernels for %s cannot be used, the next best are tried: %s", level, error)
+            best = "generic"
+    return Engine(build.library(best), best, threads)
 
 
 def _reference(threads: int, _wanted: str) -> Backend:

@@ -39,8 +39,8 @@ def target_itl(wanted: str | float) -> float | None:
 
 
 def threads(wanted: int, *, affinity: int, quota: float | None) -> int:
-    """That compute, where 0 is wanted: as many as cores are usable."""
-    return wanted or usable(affinity, quota)
+    """That compute, where 0 is wanted: as many as cores are usable. Never more than cores: they wait for each other many times a step."""
+    return min(wanted, affinity) or usable(affinity, quota)
 
 
 def usable(affinity: int, quota: float | None) -> int:

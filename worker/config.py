@@ -79,7 +79,10 @@ class WorkerConfig:
     cpu_isa: str = field(
         default="auto", metadata=_help("instructions that the cpu kernels use: auto, amx, avx512, avx2, generic")
     )
-    threads: int = field(default=0, metadata=_help("that compute; 0: as many as the cores this process really gets"))
+    threads: int = field(
+        default=0,
+        metadata=_help("that compute, never more than cores; 0: as many as the cores this process really gets"),
+    )
     max_adapters: int = field(
         default=0,
         metadata=_help("device slots for LoRA adapters, so many different ones a step; 0: adapters are not served"),

@@ -45,6 +45,8 @@ def set_threads(config: WorkerConfig, environ: MutableMapping[str, str]) -> int:
     """
     affinity, quota = auto.cores()
     threads = auto.threads(config.threads, affinity=affinity, quota=quota)
+    if threads < config.threads:
+        _LOG.warning("%d threads compute instead of %d: this process may run on no more cores", threads, config.threads)
     environ.setdefault("OMP_NUM_THREADS", str(threads))
     environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     return threads
@@ -61,6 +63,8 @@ def load(config: WorkerConfig) -> Parts:
         return _load(config, threads)
     except (SourceError, ModelError, InsufficientMemory, TokenizerFilesError, NoBackend) as error:
         raise LoadFailed(str(error)) from error
+    except MemoryError as error:
+        raise LoadFailed(f"there is not enough memory: {error}") from error
 
 
 def _load(config: WorkerConfig, threads: int) -> Parts:

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <exception>
 #include <new>
 
 #include "amx.h"
@@ -37,6 +38,8 @@ void release(void* memory, size_t bytes) {
 void* Scratch::reserve(size_t bytes) {
   if (bytes > size_) {
     release(data_, size_);
+    data_ = nullptr;
+    size_ = 0;
     data_ = allocate(bytes);
     size_ = rounded(bytes);
   }
@@ -47,10 +50,16 @@ void* Scratch::reserve(size_t bytes) {
 
 extern "C" {
 
-// Null where the instruction set that this library was built for cannot be used here.
+// Whether the instructions that this library was built for can be used here; to be asked before anything else is.
+int64_t octavo_permitted() { return octavo::tiles_permitted(); }
+
+// Null where the system has no such number of threads, or no memory for them.
 octavo::Engine* octavo_engine_new(int64_t threads) {
-  if (!octavo::tiles_permitted()) return nullptr;
-  return new octavo::Engine(static_cast<int>(threads));
+  try {
+    return new octavo::Engine(static_cast<int>(threads));
+  } catch (const std::exception&) {
+    return nullptr;
+  }
 }
 
 void octavo_engine_free(octavo::Engine* engine) { delete engine; }

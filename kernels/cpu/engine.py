@@ -13,6 +13,7 @@ from kernels.errors import NoBackend
 
 _POINTER, _INT, _REAL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "octavo_permitted": (_INT, ()),
     "octavo_engine_new": (_POINTER, (_INT,)),
     "octavo_engine_free": (None, (_POINTER,)),
     "octavo_allocate": (_POINTER, (_INT,)),
@@ -45,7 +46,11 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
 
 
 class UnusableLibrary(NoBackend):
-    """The library was built, but this process may not run it. The message tells why."""
+    """The library was built, but this process cannot run it. The message tells why."""
+
+
+class Forbidden(UnusableLibrary):
+    """The system does not let this process use the library's instructions; it may allow those of another level."""
 
 
 class Engine:
@@ -62,9 +67,11 @@ class Engine:
         self.level = level
         self.build = hashlib.blake2b(path.read_bytes(), digest_size=10).hexdigest()
         self.threads = threads
+        if not self.lib.octavo_permitted():
+            raise Forbidden(f"the system does not let this process use {level} instructions")
         self.handle: int | None = self.lib.octavo_engine_new(threads)
         if self.handle is None:
-            raise UnusableLibrary(f"the system does not let this process use {level} instructions")
+            raise UnusableLibrary(f"the system gives this process no {threads} threads, or no memory for them")
         weakref.finalize(self, self.lib.octavo_engine_free, self.handle)
 
     def memory(self, nbytes: int) -> torch.Tensor:

@@ -62,10 +62,17 @@ void allow(const int*, size_t) {}
 }  // namespace
 
 Team::Team(int size) : size_(size), cores_(one_each(size)) {
-  for (int i = 1; i < size_; i++) threads_.emplace_back([this, i] { work(i); });
+  try {
+    for (int i = 1; i < size_; i++) threads_.emplace_back([this, i] { work(i); });
+  } catch (...) {
+    end();  // threads that nobody waits for would end the process
+    throw;
+  }
 }
 
-Team::~Team() {
+Team::~Team() { end(); }
+
+void Team::end() {
   closing_ = true;
   round_.fetch_add(1, std::memory_order_release);
   round_.notify_all();

@@ -46,6 +46,7 @@ class Team {
 
  private:
   void work(int index);
+  void end();
 
   const int size_;
   const std::vector<int> cores_;  // one a member, or none

@@ -10,7 +10,7 @@ import torch
 
 from tests.fakes.checkpoint import MemoryCheckpoint, tiny_llama
 from worker.execution.build import InsufficientMemory, ModelError, RunnerConfig, build
-from worker.execution.memory import auto_budget, available_memory, size_kv
+from worker.execution.memory import auto_budget, available_memory, check_fits, size_kv
 
 CONFIG = RunnerConfig(
     dtype="float32",
@@ -125,6 +125,26 @@ def test_automatic_memory_takes_no_more_blocks_than_the_slots_could_use_twice_ov
     given = {"block_bytes": 1000, "budget": 10**9, "wanted_len": 160, "model_len": 4096, "max_running": 8}
     assert size_kv(**given, capped=True).blocks == 160
     assert size_kv(**given, capped=False).blocks == 10**6
+
+
+def test_more_kv_than_the_machine_has_is_refused_before_the_system_ends_the_process(checkpoint) -> None:
+    with pytest.raises(InsufficientMemory, match=r"kv_memory is .* may have is"):
+        build(checkpoint, replace(CONFIG, kv_bytes=1 << 60))
+
+
+def test_more_slots_than_memory_holds_are_refused(checkpoint) -> None:
+    with pytest.raises(InsufficientMemory, match=f"{10**9} choices of up to 128 tokens.*--max-running"):
+        build(checkpoint, replace(CONFIG, max_running=10**9))
+
+
+@pytest.mark.parametrize("limit", ["700000", "max"])
+def test_what_all_of_the_machine_or_its_control_group_holds_bounds_the_kv(tmp_path, limit) -> None:
+    files = {"proc/self/cgroup": "0::/box\n", "sys/fs/cgroup/box/memory.max": f"{limit}\n"}
+    most = 9 * 1024 if limit == "max" else 700_000
+    root = machine(tmp_path, 1, {**files, "proc/meminfo": f"MemTotal: {9 if limit == 'max' else 900_000} kB\n"})
+    check_fits(most, root)
+    with pytest.raises(InsufficientMemory, match="may have"):
+        check_fits(most + 1, root)
 
 
 def machine(root: Path, available_kib: int, files: dict[str, str]) -> Path:

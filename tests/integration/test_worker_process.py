@@ -15,6 +15,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from kernels.cpu.isa import LEVELS, levels
 from protos import worker_pb2 as pb
 from protos import worker_pb2_grpc
 from shared import rpc
@@ -254,6 +255,28 @@ async def test_memory_that_does_not_do_is_told_with_numbers(model, tmp_path):
     last = log.decode().splitlines()[-1]
     assert last.startswith("octavo-worker: ")
     assert "512" in last
+    assert "Traceback" not in log.decode()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--kv-memory", "100TiB"], "kv_memory is"),
+        (["--backend", "cpu"], "no C++ compiler"),
+        (["--cpu-isa", next(iter(set(LEVELS) - set(levels())), "amx"), "--backend", "cpu"], ""),
+    ],
+)
+async def test_what_the_machine_lacks_is_one_line(model, tmp_path, monkeypatch, arguments, named):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("OCTAVO_KERNEL_CACHE", str(tmp_path / "kernels"))
+    monkeypatch.delenv("CXX", raising=False)
+    process = await _spawn(["--model", str(model), "--port", "0", *arguments], tmp_path)
+    async with asyncio.timeout(BOUND):
+        _, log = await process.communicate()
+    assert process.returncode == 1
+    last = log.decode().splitlines()[-1]
+    assert last.startswith("octavo-worker: ")
+    assert named in last
     assert "Traceback" not in log.decode()
 
 

@@ -59,7 +59,7 @@ def test_auto_dtype_is_the_models_own_but_for_float16(wanted, stored, dtype):
 
 @pytest.mark.parametrize(
     ("wanted", "affinity", "quota", "threads"),
-    [(0, 8, None, 8), (0, 8, 2.0, 2), (0, 8, 2.9, 2), (0, 8, 0.5, 1), (0, 2, 16.0, 2), (3, 8, 1.0, 3)],
+    [(0, 8, None, 8), (0, 8, 2.0, 2), (0, 8, 2.9, 2), (0, 8, 0.5, 1), (0, 2, 16.0, 2), (3, 8, 1.0, 3), (99, 8, 1.0, 8)],
 )
 def test_auto_threads_are_the_whole_cores_that_the_process_gets(wanted, affinity, quota, threads):
     assert auto.threads(wanted, affinity=affinity, quota=quota) == threads
@@ -131,7 +131,14 @@ def test_depth_is_0_unless_told():
     assert (auto.depth("auto"), auto.depth("0"), auto.depth("1")) == (0, 0, 1)
 
 
-def test_openmp_is_told_the_threads_unless_the_environment_says_otherwise():
+def test_no_more_threads_compute_than_there_are_cores_and_the_log_says_so(monkeypatch, caplog):
+    monkeypatch.setattr(auto, "cores", lambda: (4, None))
+    assert set_threads(WorkerConfig(model="m", threads=100_000), {}) == 4
+    assert "4 threads compute instead of 100000" in caplog.text
+
+
+def test_openmp_is_told_the_threads_unless_the_environment_says_otherwise(monkeypatch):
+    monkeypatch.setattr(auto, "cores", lambda: (4, None))
     environ: dict[str, str] = {}
     assert set_threads(WorkerConfig(model="m", threads=3), environ) == 3
     assert environ == {"OMP_NUM_THREADS": "3", "OMP_WAIT_POLICY": "PASSIVE"}

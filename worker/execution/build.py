@@ -16,7 +16,7 @@ from worker.execution.device.memory import CudaMemory, DeviceMemory, FullStep, p
 from worker.execution.device.queue import DeviceQueue
 from worker.execution.device.runner import DeviceRunner
 from worker.execution.device.slots import DeviceSlots
-from worker.execution.memory import InsufficientMemory, KvSize, auto_budget, size_kv
+from worker.execution.memory import InsufficientMemory, KvSize, auto_budget, check_fits, check_slots, size_kv
 from worker.execution.numerics import numerics_id
 from worker.execution.runner import ModelRunner
 from worker.execution.state import SlotState
@@ -157,7 +157,9 @@ def _size(parts: _Parts) -> KvSize:
     spec, config, ops = parts.model.spec, parts.config, parts.ops
     if config.max_model_len > spec.max_positions:
         raise ModelError(f"max_model_len {config.max_model_len} is over the model's own {spec.max_positions}")
-    return size_kv(
+    if parts.device is None and config.kv_bytes is not None:
+        check_fits(config.kv_bytes)
+    size = size_kv(
         block_bytes=ops.block_bytes(**_kv_shape(spec, config)),
         budget=_budget(parts) if config.kv_bytes is None else config.kv_bytes,
         wanted_len=config.max_model_len,
@@ -165,6 +167,9 @@ def _size(parts: _Parts) -> KvSize:
         max_running=config.max_running,
         capped=config.kv_bytes is None,
     )
+    if parts.device is None:
+        check_slots(config.max_running, size.max_model_len, SlotState.nbytes(config.max_running, size.max_model_len))
+    return size
 
 
 def _budget(parts: _Parts) -> int:

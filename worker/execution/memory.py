@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kernels.kv import BLOCK
-from worker.cgroups import groups, lines
+from worker.cgroups import Group, groups, lines
 
 _AUTO_SHARE = 0.5  # of free memory for KV; the rest is for activations, the page cache and neighbours
 _UNLIMITED = 1 << 60  # cgroup v1 writes a huge number where there is no limit
@@ -68,7 +68,28 @@ def available_memory(root: Path = Path("/")) -> int:
     """Bytes that this process may still take: the machine's, or less where a control group limits it. `root` holds
     proc and sys.
     """
-    return min([_mem_available(root), *_group_rests(root)])
+    return min([_meminfo("MemAvailable", root), *(_rest(group, limit) for group, limit in _limits(root))])
+
+
+def check_fits(wanted: int, root: Path = Path("/")) -> None:
+    """Raises InsufficientMemory where this process could not have so many bytes for KV were it alone on the machine: the system would give
+    them all the same, and end the process when it uses them.
+    """
+    most = min([_meminfo("MemTotal", root), *(limit for _, limit in _limits(root))])
+    if wanted > most:
+        raise InsufficientMemory(
+            f"kv_memory is {_mib(wanted)}, and all the memory that this process may have is {_mib(most)}"
+        )
+
+
+def check_slots(count: int, length: int, nbytes: int, root: Path = Path("/")) -> None:
+    """Raises InsufficientMemory where `nbytes`, for the state of `count` slots, are more than what KV leaves of the free memory."""
+    most = int(available_memory(root) * (1 - _AUTO_SHARE))
+    if nbytes > most:
+        raise InsufficientMemory(
+            f"not enough memory for {count} choices of up to {length} tokens: beside the KV cache they need {_mib(nbytes)}, available are "
+            f"{_mib(most)} (see --max-running and --max-model-len)"
+        )
 
 
 def _message(needed: int, available: int, length: int, fits: int) -> str:
@@ -82,23 +103,28 @@ def _mib(count: int) -> str:
     return f"{count / (1 << 20):.1f} MiB"
 
 
-def _mem_available(root: Path) -> int:
+def _meminfo(key: str, root: Path) -> int:
     for line in (root / "proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
+        if line.startswith(f"{key}:"):
             return int(line.split()[1]) * 1024
-    raise OSError(f"{root / 'proc/meminfo'} does not tell MemAvailable")
+    raise OSError(f"{root / 'proc/meminfo'} does not tell {key}")
 
 
-def _group_rests(root: Path) -> Iterator[int]:
-    """What each control group of this process has left."""
+def _limits(root: Path) -> Iterator[tuple[Group, int]]:
+    """Each control group of this process that has a limit, and its bytes."""
     for group in groups("memory", root):
-        names = _FILES[group.version]
-        most = lines(group.folder / names.limit)
+        most = lines(group.folder / _FILES[group.version].limit)
         if most and most[0] != "max" and int(most[0]) < _UNLIMITED:
-            used = int(lines(group.folder / names.usage)[0])
-            yield max(0, int(most[0]) - used + _stat(group.folder / "memory.stat", names.cache))
+            yield group, int(most[0])
+
+
+def _rest(group: Group, limit: int) -> int:
+    """What the group has left; page cache that the system gives back counts as free."""
+    names = _FILES[group.version]
+    used = int(lines(group.folder / names.usage)[0]) - _stat(group.folder / "memory.stat", names.cache)
+    return max(0, limit - used)
 
 
 def _stat(file: Path, key: str) -> int:
-    """One of memory.stat's numbers; page cache that the system gives back counts as free."""
+    """One of memory.stat's numbers."""
     return next((int(line.split()[1]) for line in lines(file) if line.split()[0] == key), 0)

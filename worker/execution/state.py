@@ -17,6 +17,11 @@ class SlotState:
         self.tokens = torch.zeros(slots, max_model_len + 1, dtype=torch.int64)
         self.tables = torch.zeros(slots, -(-(max_model_len + 1) // BLOCK), dtype=torch.int64)
 
+    @staticmethod
+    def nbytes(slots: int, max_model_len: int) -> int:
+        """Bytes that the state of so many slots takes."""
+        return 8 * slots * (max_model_len + 1 + -(-(max_model_len + 1) // BLOCK))
+
     def start(self, starts: Sequence[SlotStart]) -> None:
         """Write the known tokens of sequences that take their slots."""
         for start in starts:
