@@ -20,6 +20,11 @@ LINES = (
         show=placement.loaded,
     ),
     Line(
+        number="1c",
+        claim="Three minutes over real gRPC find cached what the simulator finds of the same requests, within 5 %",
+        show=placement.over_grpc,
+    ),
+    Line(
         number="2a",
         claim="Two routers decide alike on a common view, and one that takes another's place finds what it had placed",
         show=tests(CASES, "-k", "c53 or case_7 or cases_7", "--timeout", "120"),

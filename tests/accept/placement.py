@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from octavo.bench.placement import bound, load, measures, simulation, trace, worker
+from octavo.bench.placement import bound, load, measures, report, simulation, trace, worker
 from router.placement import POLICIES
 from shared.hashing import BLOCK_SIZE
 from tests.accept.run import ROOT
@@ -19,7 +19,8 @@ from worker.scheduler.steptime import ASSUMED
 WORKERS = 8
 LARGE, SMALL = 30_000, 10_000  # blocks of the trace, over all workers
 FIRST = 2_000  # requests on which the load is searched
-HITS, BALANCE, OVER_LEAST_LOADED, TTFT, TWO_ROUTERS = 0.9, 1.5, 0.15, 0.5, 0.95
+SLICE_SECONDS, SLICE_SPEED = 180.0, 2.0  # of the run over real streams
+HITS, BALANCE, OVER_LEAST_LOADED, TTFT, TWO_ROUTERS, REAL = 0.9, 1.5, 0.15, 0.5, 0.95, 0.05
 YARDSTICKS = ("cost", "least_loaded", "round_robin")
 
 
@@ -78,3 +79,19 @@ def two_routers() -> Mapping[str, Any]:
     began, arrivals = time.process_time(), _trace()[:FIRST]
     one, two = (_run(arrivals, "cost", LARGE, routers=routers)["hit_rate"] for routers in (1, 2))
     return {"passed": two >= TWO_ROUTERS * one, "hit_rates": [one, two], "cpu_s": time.process_time() - began}
+
+
+def over_grpc() -> Mapping[str, Any]:
+    """Three minutes through a real router and real workers that sleep through their steps, beside the simulation of the same requests."""
+    began, setup = time.monotonic(), _setup(SMALL)
+    arrivals = report.as_requests(trace.faster(_trace(), SLICE_SPEED), SLICE_SECONDS)
+    simulated = measures.summary(simulation.simulate(arrivals, POLICIES["cost"], setup))
+    real = report.streamed(arrivals, "cost", setup)
+    return {
+        "passed": abs(real["by_simulated"] - 1.0) <= REAL and not real["failed"],
+        "by_simulated": real["by_simulated"],
+        "bound": bound.lru_hit_rate(arrivals, SMALL),
+        "simulated": simulated,
+        "over_grpc": real,
+        "seconds": round(time.monotonic() - began, 1),
+    }

@@ -1,10 +1,10 @@
 """What a run comes to."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from statistics import fmean
-from typing import Any
+from typing import Any, Protocol
 
 from octavo.bench.placement.simulation import Run
 
@@ -17,9 +17,23 @@ def percentile(values: Sequence[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
-def hit_rate(run: Run) -> float:
-    """Cached prompt tokens by prompt tokens."""
-    return sum(each.cached_tokens for each in run.outcomes) / sum(each.prompt_tokens for each in run.outcomes)
+class Counted(Protocol):
+    """What is known of a request that has ended."""
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Its prompt's."""
+
+    @property
+    def cached_tokens(self) -> int:
+        """Of these, what its worker had."""
+
+
+def hit_rate(outcomes: Iterable[Counted]) -> float:
+    """Cached prompt tokens by prompt tokens; 0 where nothing has ended."""
+    counts = [(each.cached_tokens, each.prompt_tokens) for each in outcomes]
+    total = sum(prompt for _, prompt in counts)
+    return sum(cached for cached, _ in counts) / total if total else 0.0
 
 
 def imbalances(run: Run, window: float = MINUTE) -> list[float]:
@@ -42,7 +56,7 @@ def summary(run: Run) -> dict[str, Any]:
     return {
         "requests": len(run.outcomes),
         "failed": run.failed,
-        "hit_rate": hit_rate(run),
+        "hit_rate": hit_rate(run.outcomes),
         "predicted_hit_rate": sum(each.predicted_tokens for each in run.outcomes)
         / sum(each.prompt_tokens for each in run.outcomes),
         "imbalance_p95": percentile(ratios, 0.95) if ratios else 1.0,

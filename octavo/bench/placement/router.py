@@ -29,7 +29,6 @@ from shared.types import (
 )
 
 SEED = chain(model_revision="simulated")
-MOST_OUTPUTS = 1 << 20  # what callers allow: more than any takes
 
 
 class Outcome(NamedTuple):
@@ -89,9 +88,9 @@ class SimRouter:
         while self._queue and self._place(self._queue[0]):
             self._queue.popleft()
 
-    def choose(self, views: Sequence[WorkerView], want: Want) -> tuple[str, Want]:
+    def choose(self, views: Sequence[WorkerView], want: Want, most_outputs: int) -> tuple[str, Want]:
         """The decision alone, and the want with what it was made on."""
-        seen = replace(want, cached=self.index.match(want.hashes), outputs=self._outputs.expected(MOST_OUTPUTS))
+        seen = replace(want, cached=self.index.match(want.hashes), outputs=self._outputs.expected(most_outputs))
         return self._policy(views, seen), seen
 
     def views(self) -> list[WorkerView]:
@@ -102,7 +101,7 @@ class SimRouter:
         views = [view for view in self.views() if view.worker_id not in flight.tried]
         if not views:
             return False
-        flight.worker, want = self.choose(views, flight.want)
+        flight.worker, want = self.choose(views, flight.want, flight.arrival.most_outputs)
         flight.tried.add(flight.worker)
         flight.predicted = want.cached.get(flight.worker, 0)
         self._links[flight.worker].submit(flight, want)

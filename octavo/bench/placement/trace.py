@@ -9,7 +9,7 @@ measured.
 import gzip
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from shared.hashing import BLOCK_SIZE, PUBLISH_EVERY
@@ -17,17 +17,22 @@ from shared.hashing import BLOCK_SIZE, PUBLISH_EVERY
 TRACE_BLOCK = 512  # tokens of the trace
 GRAIN = BLOCK_SIZE * PUBLISH_EVERY  # tokens of ours for one such block
 SCALE = TRACE_BLOCK // GRAIN
+UNBOUNDED = 1 << 20  # outputs: more than any request takes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Arrival:
-    """A request. `at` is in seconds; `ids` name its prompt's pieces of GRAIN tokens, the last of which may be shorter."""
+    """A request. `at` is in seconds; `ids` name its prompt's pieces of GRAIN tokens, the last of which may be shorter.
+
+    `most_outputs` is what it allows, which a router sees; `output_tokens` come.
+    """
 
     at: float
     ids: tuple[int, ...]
     prompt_tokens: int
     output_tokens: int
     session: bytes = b""
+    most_outputs: int = UNBOUNDED
 
     def tokens(self) -> list[int]:
         """Its prompt: equal ids at equal places give equal tokens."""
@@ -57,13 +62,4 @@ def _arrivals(path: Path, limit: int | None) -> Iterator[Arrival]:
 
 def faster(arrivals: Sequence[Arrival], factor: float) -> list[Arrival]:
     """The same requests, `factor` times as many in a second."""
-    return [
-        Arrival(
-            at=each.at / factor,
-            ids=each.ids,
-            prompt_tokens=each.prompt_tokens,
-            output_tokens=each.output_tokens,
-            session=each.session,
-        )
-        for each in arrivals
-    ]
+    return [replace(each, at=each.at / factor) for each in arrivals]

@@ -17,6 +17,7 @@ from worker.servicer.credits import shares
 from worker.servicer.settings import StreamSettings
 
 FIRST_OUTPUT = 1 << 30  # token ids of outputs: no prompt has them, nor any other output
+VOCABULARY = 1 << 31
 EPOCH = 1
 
 
@@ -61,9 +62,9 @@ class SimWorker:
     """One. `delay` is how long anything takes on its way, either way."""
 
     def __init__(self, name: str, spec: WorkerSpec, clock: SimClock, *, seed: int, delay: float):
-        self.info = _info(name, spec)
+        self.info = info_of(name, spec)
         self.scheduler = Scheduler(
-            _config(spec), spec.blocks, started_at=0.0, times=StepTimes(spec.parameters, measured=True)
+            config_of(spec), spec.blocks, started_at=0.0, times=StepTimes(spec.parameters, measured=True)
         )
         self.steps = 0
         self._spec = spec
@@ -193,15 +194,16 @@ def _call(action: Callable[[T], None], argument: T) -> Callable[[], None]:
     return lambda: action(argument)
 
 
-def _info(name: str, spec: WorkerSpec) -> WorkerInfo:
+def info_of(name: str, spec: WorkerSpec, tokenizer_digest: str = "") -> WorkerInfo:
+    """Such a worker, by this name."""
     return WorkerInfo(
         worker_id=name,
         model="simulated",
         model_revision="simulated",
-        tokenizer_digest="",
+        tokenizer_digest=tokenizer_digest,
         numerics_id="",
         max_model_len=spec.max_model_len,
-        vocab_size=1 << 32,
+        vocab_size=VOCABULARY,
         block_size=BLOCK_SIZE,
         total_blocks=spec.blocks,
         max_running=spec.max_running,
@@ -210,12 +212,13 @@ def _info(name: str, spec: WorkerSpec) -> WorkerInfo:
     )
 
 
-def _config(spec: WorkerSpec) -> SchedulerConfig:
+def config_of(spec: WorkerSpec) -> SchedulerConfig:
+    """Such a worker's."""
     return SchedulerConfig(
         max_running=spec.max_running,
         step_tokens=spec.step_tokens,
         max_model_len=spec.max_model_len,
-        vocab_size=1 << 32,
+        vocab_size=VOCABULARY,
         model_revision="simulated",
         eos_token_ids=(),
         max_waiting=spec.max_waiting,
