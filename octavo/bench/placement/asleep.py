@@ -75,7 +75,7 @@ class Asleep:
 
     async def stop(self) -> None:
         """Nothing of it goes on."""
-        await self.server.stop(None)
+        await self.server.stop(STOP_SECONDS)
         if self.servicer.loaded is not None:
             await self.servicer.loaded.hub.aclose()
 

@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 from statistics import fmean
 from typing import Any
 
-from octavo.bench.placement import bound, load, measures, simulation, streams
+from octavo.bench.placement import bound, load, measures, oracle, simulation, streams
 from octavo.bench.placement.simulation import Setup
 from octavo.bench.placement.trace import Arrival
 from router.placement import POLICIES
@@ -20,6 +20,11 @@ def _line(name: str, found: Mapping[str, Any], best: float) -> str:
         f"{name:>12}: hit rate {found['hit_rate']:.3f} of {best:.3f}, imbalance p95 {found['imbalance_p95']:.2f}, "
         f"TTFT p50 / p99 {found['ttft_p50']:.2f} / {found['ttft_p99']:.2f} s, {found['failed']} failed"
     )
+
+
+def _balance_line(ratios: Mapping[str, Mapping[str, float]]) -> str:
+    told = ", ".join(f"{name} {found['p95']:.2f} / {found['median']:.2f}" for name, found in ratios.items())
+    return f"   imbalance p95 / median, and what the same prompts make of it by other choices: {told}"
 
 
 def simulated_hit_rates(arrivals: Sequence[Arrival], policy: str, setup: Setup) -> list[float]:
@@ -57,8 +62,10 @@ def side_by_side(
     """Each policy in turn, over real streams too where asked. `blocks` are the trace's, over all caches."""
     best, told = bound.lru_hit_rate(arrivals, blocks), dict[str, Any]()
     for name in policies:
-        found = told[name] = measures.summary(simulation.simulate(arrivals, POLICIES[name], setup))
+        run = simulation.simulate(arrivals, POLICIES[name], setup)
+        found = told[name] = {**measures.summary(run), "imbalance": oracle.told(run, setup)}
         progress(_line(name, found, best))
+        progress(_balance_line(found["imbalance"]))
         if over_grpc:
             found["over_grpc"] = streamed(arrivals, name, setup)
             progress(_streamed_line(found["over_grpc"]))
