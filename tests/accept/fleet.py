@@ -32,7 +32,7 @@ LINES = (
     Line(number="2b", claim="Two routers' hit rate is within 5 % of one's", show=placement.two_routers),
     Line(
         number="5",
-        claim="Kills, stops and rolling restarts of 3 workers under 64 streams alter no stream, fail none and leave nothing",
+        claim="Kills, stops and rolling restarts of 3 workers and 2 routers under 64 streams alter no answer and leave nothing",
         show=fleet_chaos.show,
     ),
     Line(

@@ -1,13 +1,12 @@
-"""Workers are killed, stopped and replaced under 64 streams of the demo model: every stream ends whole, as on a quiet day.
+"""Workers and routers are killed, stopped and replaced under 64 streams of the demo model: every stream ends whole, as on a quiet day.
 
 Streams are closed loops over a few requests, greedy and drawn by a seed; each answer is compared, token for token, with what the same
-fleet gave before anything happened. Workers are found through a file, as an operator's tool would keep it: a replacement enters it once it
-serves, and what is replaced leaves it before it is told to stop.
+fleet gave before anything happened. What happens to workers, callers do not notice. A router takes its streams with it when it is killed;
+callers then ask again at another, as any caller would, and nobody else fails.
 """
 
 import asyncio
 import itertools
-import signal
 import tempfile
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -17,19 +16,15 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from prometheus_client.parser import text_string_to_metric_families
 
 from octavo.bench.metrics import percentile
 from octavo.client.aio import AsyncClient
-from tests.fakes.fleet_processes import Child, start_router, start_worker
+from shared.errors import Unavailable
+from tests.accept.fleet_site import WORKERS, Door, Site, site
 
-WORKERS = 3
 STREAMS = 64
-STOPPED_SECONDS = 9.0  # a stopped worker's streams go on elsewhere after 5
 PAUSE_SECONDS = 2.0  # between two faults
 SETTLE_SECONDS = 30.0
-DRAIN_SECONDS = "3"  # what has not ended by then goes on elsewhere
-SMALL = ("--threads", "1", "--kv-memory", "192MiB", "--max-model-len", "512", "--max-running", "64")
 PROMPTS = ("Once upon a time", "The recipe begins with", "In the year 2031", "def main():", "Dear Sir or Madam,")
 KINDS: tuple[dict[str, Any], ...] = (
     {"temperature": 0.0, "max_tokens": 48},
@@ -79,110 +74,37 @@ async def ask(client: AsyncClient, case: Mapping[str, Any]) -> Answer:
     )
 
 
-@dataclass(kw_only=True)
-class Site:
-    """A router over the workers in `file`. `faults` are (kind, begin, end)."""
-
-    model: Path
-    file: Path
-    router: Child
-    workers: list[Child] = field(default_factory=list)
-    faults: list[tuple[str, float, float]] = field(default_factory=list)
-
-    async def hire(self) -> Child:
-        """One more worker, which serves and stands in the file."""
-        child = await start_worker(
-            self.model, *SMALL, "--drain-seconds", DRAIN_SECONDS, "--metrics-port", "0", "--log-level", "warning"
-        )
-        self.workers.append(child)
-        await child.ready()
-        self.write()
-        return child
-
-    def write(self) -> None:
-        """The file, all at once."""
-        beside = self.file.with_suffix(".new")
-        beside.write_text("".join(f"{child.address}\n" for child in self.workers))
-        beside.rename(self.file)
-
-    async def kill(self, number: int) -> None:
-        """kill -9, and a replacement."""
-        child = self.workers[number]
-        await child.kill()
-        self.workers.remove(child)
-        await self.hire()
-
-    async def stop(self, number: int) -> None:
-        """SIGSTOP for a while."""
-        child = self.workers[number]
-        child.send(signal.SIGSTOP)
-        await asyncio.sleep(STOPPED_SECONDS)
-        child.send(signal.SIGCONT)
-
-    async def roll(self, number: int) -> None:
-        """A replacement, then SIGTERM to the oldest; `number` is of no matter."""
-        child = self.workers[0]
-        await self.hire()
-        self.workers.remove(child)
-        self.write()
-        child.send(signal.SIGTERM)
-        assert await child.ended() == 0, f"worker {number} did not drain well"
-
-    async def samples(self, address: str) -> dict[str, float]:
-        """Every metric, by its name and labels."""
-        async with httpx.AsyncClient(timeout=30) as client:
-            text = (await client.get(f"http://{address}/metrics")).text
-        families = text_string_to_metric_families(text)
-        return {_key(one.name, one.labels): one.value for family in families for one in family.samples}
-
-    async def left(self) -> list[str]:
-        """What is not back to nothing."""
-        router = await self.samples(self.router.said["http"])
-        counts = ("octavo_router_requests_in_flight", "octavo_router_requests_queued")
-        left = [key for key, value in router.items() if key.startswith(counts) and value]
-        for child in self.workers:
-            worker = await self.samples(child.said["metrics"])
-            free, all_of_them = worker["octavo_worker_kv_blocks state=free"], worker["octavo_worker_kv_blocks_capacity"]
-            left += [f"{child.address} {name}" for name in ("running", "waiting") if worker[f"octavo_worker_{name}"]]
-            left += [f"{child.address} {all_of_them - free} blocks"] if free != all_of_them else []
-        return left
-
-
-def _key(name: str, labels: Mapping[str, str]) -> str:
-    return " ".join([name, *(f"{key}={value}" for key, value in sorted(labels.items()) if key != "model")])
-
-
-@asynccontextmanager
-async def site(model: Path, folder: Path) -> AsyncIterator[Site]:
-    """With all its workers. What the router logs is in `folder`/router.log."""
-    file = folder / "workers"
-    file.write_text("")
-    with (folder / "router.log").open("w") as log:
-        router = await start_router("--workers-file", str(file), "--log-level", "info", log=log)
-        running = Site(model=model, file=file, router=router)
-        try:
-            await asyncio.gather(*(running.hire() for _ in range(WORKERS)))
-            await router.ready()
-            yield running
-        finally:
-            await asyncio.gather(*(child.kill() for child in (router, *running.workers)))
-
-
 class Callers:
-    """Closed loops over the cases. What each got is compared at once."""
+    """Closed loops over the cases, at the routers in turns. What each got is compared at once.
 
-    def __init__(self, client: AsyncClient, quiet: Sequence[Answer]):
-        self._client = client
+    A stream that is cut because its router was killed or replaced is asked again, at another, from its beginning: `asked_again` counts
+    them. Any other failure is one.
+    """
+
+    def __init__(self, running: Site, quiet: Sequence[Answer]):
+        self._running = running
         self._quiet = quiet
         self._over = asyncio.Event()
         self.answers: list[Answer] = []
+        self.asked_again = 0
+
+    async def _answer(self, number: int, case: int) -> Answer:
+        while True:
+            doors = self._running.doors
+            door = doors[number % len(doors)]
+            try:
+                return await ask(door.client, CASES[case])
+            except Unavailable:
+                if door in self._running.doors:
+                    raise
+                self.asked_again += 1
 
     async def run(self, number: int) -> int:
         """Until it is over; how many answers. Raises at the first that differs."""
         count = 0
         for at in itertools.count(number):
             case = at % len(CASES)
-            answer = await ask(self._client, CASES[case])
+            answer = await self._answer(number, case)
             assert answer == self._quiet[case], f"case {case}: {answer} and not {self._quiet[case]}"
             self.answers.append(answer)
             count += 1
@@ -211,18 +133,30 @@ async def trouble(running: Site, plan: Sequence[str]) -> None:
 
 
 async def looks(running: Site) -> list[float]:
-    """Seconds that the router took to say that it is ready, ten times a second, until cancelled. Raises where it says that it is not."""
+    """Seconds that routers took to say that they are ready, ten times a second, until cancelled. Raises where one says that it is not."""
     taken: list[float] = []
     async with httpx.AsyncClient(timeout=30) as client:
         try:
             while True:
-                began = time.monotonic()
-                answer = await client.get(f"http://{running.router.said['http']}/ready")
-                assert answer.status_code == 200, answer.text
-                taken.append(time.monotonic() - began)
+                for door in list(running.doors):
+                    began = time.monotonic()
+                    if await _ready(running, door, client):
+                        taken.append(time.monotonic() - began)
                 await asyncio.sleep(0.1)
         except asyncio.CancelledError:
             return taken
+
+
+async def _ready(running: Site, door: Door, client: httpx.AsyncClient) -> bool:
+    """False where it has been killed or replaced meanwhile."""
+    try:
+        answer = await client.get(f"http://{door.http}/ready")
+    except httpx.TransportError:
+        if door in running.doors:
+            raise
+        return False
+    assert answer.status_code == 200 or door not in running.doors, answer.text
+    return answer.status_code == 200
 
 
 def gaps_of(answers: Sequence[Answer], faults: Sequence[tuple[str, float, float]]) -> dict[str, dict[str, float]]:
@@ -250,9 +184,9 @@ def resumed_p99(router: Mapping[str, float]) -> float:
 
 async def measure(model: Path, folder: Path, plan: Sequence[str]) -> Mapping[str, Any]:
     """What happened. "passed" means that all streams were whole and nothing is left."""
-    async with site(model, folder) as running, AsyncClient(running.router.said["grpc"], timeout=240) as client:
-        quiet = await asyncio.gather(*(ask(client, case) for case in CASES))
-        callers = Callers(client, quiet)
+    async with site(model, folder) as running:
+        quiet = await asyncio.gather(*(ask(running.doors[0].client, case) for case in CASES))
+        callers = Callers(running, quiet)
         async with callers.calling() as tasks:
             looking = asyncio.create_task(looks(running))
             await trouble(running, plan)
@@ -261,7 +195,7 @@ async def measure(model: Path, folder: Path, plan: Sequence[str]) -> Mapping[str
         end = time.monotonic() + SETTLE_SECONDS
         while (left := await running.left()) and time.monotonic() < end:
             await asyncio.sleep(0.2)
-        router = await running.samples(running.router.said["http"])
+        router = await running.routers()
     log = (folder / "router.log").read_text()
     noise = [line for line in log.splitlines() if any(word in line for word in NOISE)]
     resumed = {key.rpartition("=")[2]: value for key, value in router.items() if "_resumed_total" in key}
@@ -269,6 +203,7 @@ async def measure(model: Path, folder: Path, plan: Sequence[str]) -> Mapping[str
     return {
         "passed": not left and not failed and not noise and resumed.get("exact", 0) > 0,
         "streams": STREAMS,
+        "asked_again": callers.asked_again,
         "answers_compared": sum(task.result() for task in tasks),
         "tokens_compared": sum(answer.usage[1] for answer in callers.answers),
         "faults": [kind for kind, *_ in running.faults],
@@ -283,7 +218,19 @@ async def measure(model: Path, folder: Path, plan: Sequence[str]) -> Mapping[str
     }
 
 
-PLAN = ("kill", "stop", "roll", "roll", "roll", "kill", "stop")
+PLAN = (
+    "kill",
+    "stop",
+    "roll",
+    "kill_router",
+    "roll",
+    "roll_router",
+    "roll",
+    "roll_router",
+    "kill",
+    "stop",
+    "kill_router",
+)
 
 
 def show() -> Mapping[str, Any]:
