@@ -54,18 +54,20 @@ class Report:
 
 
 class Driver:
-    """What Triton asks of a device's driver before it launches, for a device that is not there."""
+    """What Triton asks of a device's driver before it launches, for a device that is not there. Each architecture has a number of its own:
+    Triton keeps a kernel's compiled code by the device's number alone.
+    """
 
-    def __init__(self, target: GPUTarget):
-        self._target = target
+    def __init__(self, arch: str):
+        self._target, self._number = target(arch), list(SHARED_LIMIT).index(arch)
 
     def get_current_target(self) -> GPUTarget:
         """What to compile for."""
         return self._target
 
     def get_current_device(self) -> int:
-        """The only one."""
-        return 0
+        """The architecture's."""
+        return self._number
 
     def get_current_stream(self, _device: int | None = None) -> int:
         """The default one."""
@@ -90,11 +92,13 @@ class Compiler:
         self._arch = arch
         self._seen: dict[str, Report] = {}
         self.case = ""
-        driver.set_active(Driver(target(arch)))
+        driver.set_active(Driver(arch))
 
     def __call__(self, kernel: Any, grid: Grid, args: tuple[Any, ...], options: dict[str, Any]) -> None:
         """Compile; keep a report of code that is new."""
         made = kernel.run(*args, grid=grid, warmup=True, **options)
+        if made.metadata.target != target(self._arch):
+            raise RuntimeError(f"asked for {self._arch}, Triton gave code for {made.metadata.target}")
         if made.hash not in self._seen:
             self._seen[made.hash] = self._report(made, kernel.fn.__name__)
 

@@ -21,23 +21,24 @@ def check(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=110, check=False)
 
 
-@pytest.mark.parametrize("arch", ["sm_89", "gfx942"])
-def test_the_tightest_architectures_compile_what_decode_launches(arch: str, tmp_path: Path) -> None:
-    done = check(arch, "--match", "32/8 decode", "--json", tmp_path / "table.json")
+def test_the_tightest_architectures_compile_what_decode_launches_in_one_process(tmp_path: Path) -> None:
+    """Each for itself: code compiled for one is not taken for another."""
+    archs = ("sm_89", "sm_90", "gfx942")
+    done = check(*archs, "--match", "32/8 decode", "--json", tmp_path / "table.json")
     assert done.returncode == 0, done.stdout + done.stderr
     table = json.loads((tmp_path / "table.json").read_text())
-    assert {row["kernel"] for row in table} == {"attention", "merge"}
+    assert [{row["kernel"] for row in table if row["arch"] == arch} for arch in archs] == [{"attention", "merge"}] * len(archs)
     for row in table:
         assert row["registers"] > 0
         assert row["spilled"] == 0
-        assert row["shared"] <= SHARED_LIMIT[arch]
+        assert row["shared"] <= SHARED_LIMIT[row["arch"]]
 
 
 @pytest.mark.parametrize(
     ("tile", "fault"),
     [
         (Tile(blocks={"BLOCK_M": 128, "BLOCK_N": 128}, warps=4, stages=3), "spills"),
-        (Tile(blocks={"BLOCK_M": 16, "BLOCK_N": 128}, warps=4, stages=9), "shared memory over"),
+        (Tile(blocks={"BLOCK_M": 16, "BLOCK_N": 128}, warps=4, stages=8), "shared memory over"),
     ],
 )
 def test_a_tile_that_spills_or_takes_too_much_shared_memory_fails_the_check(tile, fault, tmp_path: Path) -> None:
