@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from kernels.gpu.arch import Arch, present
-from kernels.gpu.tiles import Tile, Tiles
+from kernels.gpu.tiles import Tile, Tiles, in_use
 
 Grid = tuple[int, ...]
 Start = Callable[[Any, Grid, tuple[Any, ...], dict[str, Any]], None]  # kernel, grid, arguments, constants and options
@@ -30,9 +30,11 @@ class Launcher:
 
     @classmethod
     def present(cls, *, exact: bool = False) -> "Launcher":
-        """For the GPU that is there, with the table in the repository. NoGpu (kernels.gpu.arch) where there is none."""
+        """For the GPU that is there, with the table in use. NoGpu (kernels.gpu.arch) where there is none, BadTiles
+        (kernels.gpu.tile_rules) where the table cannot be used.
+        """
         arch = present()
-        return cls(arch, Tiles.read(arch.table), exact=exact)
+        return cls(arch, Tiles.of(arch, in_use()), exact=exact)
 
     @property
     def device(self) -> torch.device:

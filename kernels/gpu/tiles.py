@@ -2,17 +2,27 @@
 
 `tiles.json` beside this holds, by architecture, by kernel, by size ("*" for any): the blocks' constants by name, `warps`
 and `stages`. It was chosen by the compiled code's registers and shared memory; none of it was measured on a
-GPU yet.
+GPU yet: `octavo bench kernels --tune` does that. Launches read it, or the file that OCTAVO_GPU_TILES names.
 """
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
+
+from kernels.gpu.arch import Arch
+from kernels.gpu.tile_rules import ANY, BadTiles, faults
 
 DEFAULT = Path(__file__).with_name("tiles.json")
-ANY = "*"
+VARIABLE = "OCTAVO_GPU_TILES"
+
+
+def in_use() -> Path:
+    """The table that launches read."""
+    return Path(os.environ.get(VARIABLE) or DEFAULT)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,9 +45,18 @@ class Tiles:
 
     @classmethod
     def read(cls, arch: str, path: Path = DEFAULT) -> "Tiles":
-        """From a table's file. KeyError where it does not have the architecture."""
-        table = json.loads(path.read_text(encoding="utf-8"))[arch]
-        return cls({kernel: {size: _tile(row) for size, row in rows.items()} for kernel, rows in table.items()})
+        """From a table's file. BadTiles where it cannot be read, or what it has for the architecture cannot be used."""
+        table = _table(path)
+        if arch not in table:
+            raise BadTiles(f"{path} has no tiles for {arch}; it has those for {', '.join(table) or 'nothing'}")
+        if found := list(faults(arch, table[arch])):
+            raise BadTiles(f"{path}: {'; '.join(found)}")
+        return cls({kernel: {size: _tile(row) for size, row in rows.items()} for kernel, rows in table[arch].items()})
+
+    @classmethod
+    def of(cls, arch: Arch, path: Path) -> "Tiles":
+        """Those of the GPU itself, where it was tuned, or of the architecture whose limits hold on it."""
+        return cls.read(arch.name if arch.name in _table(path) else arch.table, path)
 
     def find(self, kernel: str, size: int | None = None) -> Tile:
         """The kernel's tile at that size, or its tile for any."""
@@ -62,13 +81,26 @@ class Tiles:
 
 
 def write(arch: str, tiles: Tiles, path: Path) -> None:
-    """Put the architecture's tiles into the file, beside what it holds for others."""
-    table = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    """Put the architecture's tiles into the file, beside what it holds for others. The file is replaced whole, or left as it was."""
+    table = _table(path) if path.exists() else {}
     rows: dict[str, dict[str, dict[str, int]]] = {}
     for kernel, size, tile in tiles:
         rows.setdefault(kernel, {})[size] = {**tile.blocks, "warps": tile.warps, "stages": tile.stages}
     table[arch] = rows
-    path.write_text(_text(table), encoding="utf-8")
+    new = path.with_name(f"{path.name}.new")
+    new.write_text(_text(table), encoding="utf-8")
+    new.replace(path)
+
+
+def _table(path: Path) -> dict[str, Any]:
+    """BadTiles where the file is none."""
+    try:
+        table = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise BadTiles(f"the table of tiles {path} cannot be read: {error}") from error
+    if not isinstance(table, dict):
+        raise BadTiles(f"the table of tiles {path} is no object of architectures")
+    return table
 
 
 def _tile(row: Mapping[str, int]) -> Tile:

@@ -27,7 +27,9 @@ def test_the_tightest_architectures_compile_what_decode_launches_in_one_process(
     done = check(*archs, "--match", "32/8 decode", "--json", tmp_path / "table.json")
     assert done.returncode == 0, done.stdout + done.stderr
     table = json.loads((tmp_path / "table.json").read_text())
-    assert [{row["kernel"] for row in table if row["arch"] == arch} for arch in archs] == [{"attention", "merge"}] * len(archs)
+    assert [{row["kernel"] for row in table if row["arch"] == arch} for arch in archs] == [
+        {"attention", "merge"}
+    ] * len(archs)
     for row in table:
         assert row["registers"] > 0
         assert row["spilled"] == 0

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+from pathlib import Path
 from typing import Any
 
 from octavo.cli.arguments import real, whole
@@ -30,9 +31,31 @@ def add(kinds: Any) -> None:
                         metavar="LENGTH:START", help="chunks of one prompt (128:0 512:0 512:1536)")  # fmt: skip
     parser.add_argument("--rounds", type=positive, default=5, help="of op and reference (%(default)s)")
     parser.add_argument("--seconds", type=real(0), default=0.05, help="of each in each round (%(default)s)")
+    add_tuning(parser)
     add_kernels(parser)
     add_json(parser)
     parser.set_defaults(run=run, takes_rest=False)
+
+
+def add_tuning(parser: argparse.ArgumentParser) -> None:
+    """What a GPU's tiles are tuned by."""
+    parser.add_argument(
+        "--tune",
+        action="store_true",
+        help="on a GPU: time other tiles of the Triton kernels at the sizes of Llama 3 8B, and keep the fastest in the table",
+    )
+    parser.add_argument(
+        "--kernels", nargs="+", default=[], metavar="NAME", help="that --tune tunes: names in the table, or their beginnings"
+    )
+    parser.add_argument(
+        "--tiles",
+        type=Path,
+        metavar="FILE",
+        help="the table that --tune reads and writes (the one that launches read: OCTAVO_GPU_TILES, or the package's own)",
+    )
+    parser.add_argument(
+        "--tries", type=positive, default=24, help="tiles of an entry that --tune times at most (%(default)s)"
+    )
 
 
 def pair(text: str) -> tuple[int, int]:
@@ -43,6 +66,8 @@ def pair(text: str) -> tuple[int, int]:
 
 def run(arguments: argparse.Namespace) -> int:
     """The table goes to stderr, the report to --json or stdout."""
+    if arguments.tune:
+        return tune(arguments)
     from octavo.cli.pull import fetched
     from worker.config import WorkerConfig
     from worker.loading import set_threads
@@ -68,5 +93,19 @@ def run(arguments: argparse.Namespace) -> int:
     with refused():
         made = report(asked)
     progress(markdown(made["kernels"]))
+    write(made, arguments.json)
+    return 0
+
+
+def tune(arguments: argparse.Namespace) -> int:
+    """A line an entry goes to stderr, the report to --json or stdout."""
+    from octavo.bench.kernels.tune.report import Asked
+    from octavo.bench.kernels.tune.report import tune as tuned
+
+    asked = Asked(kernels=tuple(arguments.kernels), table=arguments.tiles, tries=arguments.tries)
+    with refused():
+        made = tuned(asked, progress)
+    if not made["in_use"]:
+        progress(f"launches take {made['table']} where OCTAVO_GPU_TILES names it")
     write(made, arguments.json)
     return 0

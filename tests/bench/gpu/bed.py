@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 
 from kernels.gpu.arch import Arch
 from kernels.gpu.launch import Launcher
+from kernels.gpu.timing import seconds
 
 Tensor = torch.Tensor
 Row = dict[str, Any]
@@ -19,8 +19,6 @@ _Size = TypeVar("_Size")
 
 TOY_VOCABULARY = 1500
 VOCABULARY = 128_256
-_ROUNDS = 15
-_FLUSH = 256 << 20  # bytes, more than any L2
 # Relative to the largest value: half a unit in the last place where results are rounded, and some for another order of sums.
 _TOLERANCE = {torch.bfloat16: 2.0**-7, torch.float16: 2.0**-10, torch.float32: 5e-6}
 
@@ -71,17 +69,12 @@ class Bed:
 
     def seconds(self, run: Callable[[], object]) -> float:
         """The median of one run's time, with a cold L2, without what launching costs the host; interpreted, one run."""
+        if not self.dry:
+            return seconds(run)
         run()
-        if self.dry:
-            start = time.perf_counter()
-            run()
-            return time.perf_counter() - start
-        flush = torch.empty(_FLUSH, dtype=torch.int8, device=self.device)
-        graph = torch.cuda.CUDAGraph()
-        torch.cuda.synchronize()
-        with torch.cuda.graph(graph):
-            run()
-        return float(np.median([_replayed(graph, flush) for _ in range(_ROUNDS)]))
+        start = time.perf_counter()
+        run()
+        return time.perf_counter() - start
 
     def copy_rate(self) -> float:
         """Bytes a second that a copy reads and writes: the ceiling of what only moves memory."""
@@ -120,16 +113,6 @@ class Bed:
         n = self.size(64, 8192)
         x, y = self.drawn(n, n), self.drawn(n, n, seed=1)
         return 2 * n**3 / self.seconds(lambda: x @ y)
-
-
-def _replayed(graph: torch.cuda.CUDAGraph, flush: Tensor) -> float:
-    flush.zero_()
-    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-    first.record()
-    graph.replay()
-    last.record()
-    torch.cuda.synchronize()
-    return float(first.elapsed_time(last)) / 1e3
 
 
 def close(kernel: str, case: str, got: Tensor, want: Tensor, dtype: torch.dtype, factor: float = 1.0) -> Row:
