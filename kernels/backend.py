@@ -82,18 +82,31 @@ class Backend:
     logit_kernels: LogitKernels | None = None
 
 
-def backend(name: str = "reference", *, threads: int = 1, isa: str = "auto", deterministic: bool = True) -> Backend:
+def backend(
+    name: str = "reference",
+    *,
+    threads: int = 1,
+    isa: str = "auto",
+    deterministic: bool = True,
+    torch_compile: bool = False,
+) -> Backend:
     """The backend of that name: `cpu` (compiled at first use), `reference` (plain PyTorch), `triton` (a GPU, or Triton's
     interpreter), or `auto`: `triton` where there is a GPU, else `cpu`, else `reference`.
 
     `isa` limits the instructions that compiled CPU kernels may use (see kernels.cpu.isa). `deterministic`: a row's result
-    depends on no other row; on a CPU that is so in any case, as far as `pack` is told the same.
+    depends on no other row; on a CPU that is so in any case, as far as `pack` is told the same. `torch_compile`: projections and MLPs of
+    `triton` go through torch.compile (kernels.linear.compiled), which leaves sums free.
 
-    Raises NoBackend: NotOffered lists what there is; kernels.cpu.build.NoCompiler or UnusableLibrary tell why `cpu` cannot
-    be had, kernels.gpu.arch.NoGpu why `triton` cannot.
+    Raises NoBackend: NotOffered lists what there is, or what goes together; kernels.cpu.build.NoCompiler or UnusableLibrary
+    tell why `cpu` cannot be had, kernels.gpu.arch.NoGpu and kernels.gpu.tile_rules.BadTiles why `triton` cannot,
+    kernels.linear.compiled.CannotCompile why torch.compile cannot.
     """
+    if torch_compile and deterministic:
+        raise NotOffered("torch.compile picks products by their rows, which deterministic forbids")
     if name == "triton" or (name == "auto" and torch.cuda.is_available()):
-        return _triton(deterministic)
+        return _triton(deterministic, torch_compile=torch_compile)
+    if torch_compile:
+        raise NotOffered(f"torch.compile is for the backend triton, not for {name}")
     makers = {"auto": _auto, "cpu": _cpu, "reference": _reference}
     if name not in makers:
         raise NotOffered(f"no kernel backend {name!r}; there are: {', '.join([*makers, 'triton'])}")
@@ -114,15 +127,17 @@ def _cpu(threads: int, wanted: str) -> Backend:
     return _table(ops, name="cpu", numerics=f"{engine.level}-{engine.build}", block_bytes=cpu_block_bytes)
 
 
-def _triton(deterministic: bool) -> Backend:
+def _triton(deterministic: bool, *, torch_compile: bool) -> Backend:
     from kernels.gpu.launch import Launcher  # only where a GPU is chosen: Triton may not be installed elsewhere
     from kernels.gpu.logits import TritonLogits
     from kernels.gpu.ops import TritonOps
     from kernels.kv.triton import block_bytes as gpu_block_bytes
+    from kernels.linear.compiled import Compiled
 
     launch = Launcher.present(exact=deterministic)
-    ops = TritonOps(launch, fixed=deterministic)
-    numerics = f"{launch.arch.name}-{launch.tiles.digest}-{'fixed' if deterministic else 'free'}"
+    ops = TritonOps(launch, fixed=deterministic, compiled=Compiled(launch.device) if torch_compile else None)
+    sums = "fixed" if deterministic else "compiled" if torch_compile else "free"
+    numerics = f"{launch.arch.name}-{launch.tiles.digest}-{sums}"
     return replace(
         _table(ops, name="triton", numerics=numerics, block_bytes=gpu_block_bytes), logit_kernels=TritonLogits(launch)
     )

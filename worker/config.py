@@ -76,6 +76,10 @@ class WorkerConfig:
         ),
     )
     gpu_graphs: bool = field(default=True, metadata=_help("record a GPU's decode steps, and replay them whole"))
+    torch_compile: bool = field(
+        default=False,
+        metadata=_help("give a GPU's projections and MLPs to torch.compile; needs deterministic off"),
+    )
     cpu_isa: str = field(
         default="auto", metadata=_help("instructions that the cpu kernels use: auto, amx, avx512, avx2, generic")
     )
@@ -114,6 +118,7 @@ class WorkerConfig:
         )
         for name in ("max_running", "step_tokens", "max_waiting", "max_adapter_rank"):
             _check(getattr(self, name) >= 1, f"{name} must be at least 1")
+        _check(not (self.torch_compile and self.deterministic), "torch_compile needs deterministic off")
         _check(self.adapter_host_bytes > 0, "adapter_host_bytes must be positive")
         _check(not self.adapter_dir or self.max_adapters > 0, "adapter_dir needs max_adapters of at least 1")
         for name in ("max_model_len", "max_waiting_per_tenant", "threads", "max_adapters"):

@@ -116,6 +116,7 @@ def _runner_config(config: WorkerConfig, dtype: Dtype, threads: int) -> RunnerCo
         deterministic=config.deterministic,
         backend=config.backend,
         graphs=config.gpu_graphs,
+        torch_compile=config.torch_compile,
         cpu_isa=config.cpu_isa,
         adapter_slots=config.max_adapters,
         max_adapter_rank=config.max_adapter_rank,

@@ -17,6 +17,7 @@ from kernels.gpu.adapters import EMBED, HEAD, GpuSlots
 from kernels.gpu.launch import Launcher
 from kernels.gpu.step import GpuStep, device_step, host_step
 from kernels.kv.triton import GpuKVPool
+from kernels.linear.compiled import Compiled
 from kernels.linear.triton import GpuLinear, linear, linear_float32, pack
 from kernels.logits.triton import softcap_
 from kernels.lora.triton import apply, apply_embedding, jobs_there
@@ -35,18 +36,23 @@ _Weights = TypeVar("_Weights")
 
 
 class TritonOps:
-    """One GPU's ops. `fixed`: attention's splits and tiles do not depend on the step."""
+    """One GPU's ops. `fixed`: attention's splits and tiles do not depend on the step. `compiled` makes the products and MLPs whose sums are
+    free.
+    """
 
-    def __init__(self, launch: Launcher, *, fixed: bool):
+    def __init__(self, launch: Launcher, *, fixed: bool, compiled: Compiled | None = None):
         self.launch = launch
         self.fixed = fixed
+        self._compiled = compiled
         self._placed: dict[int, tuple[object, object]] = {}  # by identity: the weights given, those on the device
 
     def pack(
         self, weight: Tensor, quantisation: str | None = None, bias: Tensor | None = None, *, invariant: bool = True
     ) -> GpuLinear:
         """See kernels.linear.pack."""
-        return pack(self.launch, weight, quantisation, bias, invariant=invariant and self.fixed)
+        invariant = invariant and self.fixed
+        compiled = None if invariant else self._compiled
+        return pack(self.launch, weight, quantisation, bias, invariant=invariant, compiled=compiled)
 
     def kv_pool(self, *, layers: int, kv_heads: int, head_dim: int, blocks: int, dtype: torch.dtype) -> GpuKVPool:
         """A pool of `blocks` blocks."""
@@ -181,6 +187,12 @@ class TritonOps:
 
     def _inner(self, normed: Tensor, weights: Mlp, step: GpuStep | None, layer: int) -> Tensor:
         """Everything of an MLP between its norms."""
+        gate_up, down = weights.gate_up, weights.down
+        if gate_up.compiled is not None and (step is None or step.adapters is None):
+            x = normed.to(gate_up.dtype)
+            pairs = (gate_up.weight, gate_up.bias), (down.weight, down.bias)
+            made: Tensor = gate_up.compiled.mlp(x, *pairs, weights.activation)
+            return made
         acted = gated(self.launch, self._linear(normed, weights.gate_up, step, layer, "gate_up"), weights.activation)
         return self._linear(acted, weights.down, step, layer, "down")
 

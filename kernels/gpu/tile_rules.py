@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from kernels.errors import NoBackend
+
 _DOT = (16, 256)  # what a matrix instruction takes at least
 _ROW = (64, 32_768)  # values of a row
 _HEADS = (1, 64)
@@ -37,7 +39,7 @@ ANY = "*"
 _JOB = {ANY: 16, "64": 64}  # tokens of an adapter's job, by the sizes that its tiles have
 
 
-class BadTiles(ValueError):
+class BadTiles(NoBackend):
     """A table of tiles that cannot be used. The message names the file and says what is wrong with it."""
 
 

@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 
 from kernels.gpu.launch import Launcher, up
+from kernels.linear.compiled import Compiled
 
 _FEW = 64  # rows up to which the tile for few rows is used
 _GROUP = 8  # row blocks that share a column block's weights in the cache
@@ -51,13 +52,16 @@ def matmul_kernel(
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class GpuLinear:
-    """A weight [n, k] on the GPU. `invariant`: a row's result does not depend on the other rows' number."""
+    """A weight [n, k] on the GPU. `invariant`: a row's result does not depend on the other rows' number. `compiled` makes the others'
+    products, where it is there.
+    """
 
     n: int
     k: int
     weight: torch.Tensor
     bias: torch.Tensor | None
     invariant: bool
+    compiled: Compiled | None = None
 
     @property
     def dtype(self) -> torch.dtype:
@@ -71,23 +75,26 @@ class GpuLinear:
 
 
 def pack(
-    launch: Launcher, weight: torch.Tensor, quantisation: str | None, bias: torch.Tensor | None, *, invariant: bool
-) -> GpuLinear:
+    launch: Launcher, weight: torch.Tensor, quantisation: str | None, bias: torch.Tensor | None, *, invariant: bool,
+    compiled: Compiled | None = None,
+) -> GpuLinear:  # fmt: skip
     """See kernels.linear.pack."""
     if quantisation is not None:
         raise ValueError(f"quantisation {quantisation!r} is not served; served: none")
+    held = weight.contiguous().to(launch.device)
+    added = None if bias is None else bias.to(launch.device, weight.dtype).contiguous()
+    if compiled is not None:
+        held, added = compiled.fixed(held), None if added is None else compiled.fixed(added)
     return GpuLinear(
-        n=weight.shape[0],
-        k=weight.shape[1],
-        weight=weight.contiguous().to(launch.device),
-        bias=None if bias is None else bias.to(launch.device, weight.dtype).contiguous(),
-        invariant=invariant,
+        n=weight.shape[0], k=weight.shape[1], weight=held, bias=added, invariant=invariant, compiled=compiled
     )
 
 
 def linear(launch: Launcher, x: torch.Tensor, w: GpuLinear) -> torch.Tensor:
     """x [rows, k] in the weight's dtype -> [rows, n] of the same dtype (float32 accumulation)."""
-    return matmul(launch, x, w, w.dtype) if w.invariant else F.linear(x, w.weight, w.bias)
+    if w.invariant:
+        return matmul(launch, x, w, w.dtype)
+    return F.linear(x, w.weight, w.bias) if w.compiled is None else w.compiled.linear(x, w.weight, w.bias)
 
 
 def linear_float32(launch: Launcher, x: torch.Tensor, w: GpuLinear) -> torch.Tensor:

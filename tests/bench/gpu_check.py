@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tests.bench.gpu.bed import Bed, Row
     from tests.bench.gpu.record import Record
 
-NAMES = ("kernels", "equality", "decode", "end_to_end", "prefill", "rows", "sampler", "lora")
+NAMES = ("kernels", "equality", "decode", "end_to_end", "prefill", "rows", "sampler", "lora", "torch_compile")
 
 
 def main() -> int:
@@ -93,7 +93,7 @@ def _parts() -> "dict[str, Callable[[Bed], Iterable[Row]]]":
 
     runs = (
         kernels, equality.check, attention.decode, end_to_end.end_to_end, attention.prefill, bandwidth.rows,
-        bandwidth.sampler, bandwidth.lora,
+        bandwidth.sampler, bandwidth.lora, end_to_end.torch_compile,
     )  # fmt: skip
     return dict(zip(NAMES, runs, strict=True))
 

@@ -6,11 +6,15 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+from shared.types import Sampling
 from tests.bench.gpu.attention import fitting
 from tests.bench.gpu.bed import Bed
 from tests.bench.gpu.record import Record, facts, sources, table
+from tests.bench.gpu.steady import Steady, waits_refused
 from tests.conftest import ROOT
+from worker.plan import Chunk, SampleRow, SlotStart, StepPlan
 
 # Runs argv[1:] where what a bare GPU machine lacks cannot be found.
 BARE = """
@@ -62,6 +66,13 @@ def test_on_a_bare_machine_parts_run_and_a_further_run_takes_up_the_rest(tmp_pat
     }  # fmt: skip
     assert {row["engine"] for row in engines} == {"octavo", "cost of deterministic", "transformers generate"}
     assert "## end_to_end" in (tmp_path / "gpu_check.md").read_text()
+
+
+def test_the_part_with_torch_compile_runs_on_a_bare_machine(tmp_path: Path) -> None:
+    done = check(tmp_path, "--parts", "torch_compile")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (part,) = json.loads((tmp_path / "gpu_check.json").read_text())["parts"].values()
+    assert {(row["batch"], row["torch_compile"]) for row in part["rows"]} == {(1, True), (2, True)}
 
 
 def record() -> Record:
@@ -121,3 +132,55 @@ def test_sources_have_another_digest_when_one_changes(tmp_path: Path) -> None:
 def test_a_batch_is_cut_to_what_memory_holds(asked: int, free: int, batch: int) -> None:
     """Of 32k tokens at 4,096 bytes: 128 MiB a sequence, in four fifths of what is free."""
     assert fitting(asked, 4096 * 32768, free) == min(asked, batch)
+
+
+class Modes:
+    """A runner that notes torch's mode at each step, and fails at the number of a step."""
+
+    depth, max_model_len, vocab_size, num_blocks = 1, 64, 67, 8
+
+    def __init__(self, fails: int | None = None):
+        self.seen: list[str | int] = []
+        self._fails = fails
+
+    def execute(self, _plan: StepPlan) -> None:
+        self.seen.append(torch.cuda.get_sync_debug_mode())
+        if len(self.seen) == self._fails:
+            raise RuntimeError("called a synchronizing CUDA operation")
+
+
+@pytest.fixture
+def mode(monkeypatch: pytest.MonkeyPatch) -> list[str | int]:
+    """torch's mode without a GPU: the last one is in force."""
+    modes: list[str | int] = [0]
+    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: modes[-1])
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
+    return modes
+
+
+def decode(*, start: bool = False, length: int = 1) -> StepPlan:
+    starts = (
+        (SlotStart(slot=1, tokens=(1,), prompt_len=1, sampling=Sampling(temperature=0, max_tokens=1), choice_index=0),)
+        if start
+        else ()
+    )
+    return StepPlan(step=0, starts=starts, chunks=(Chunk(0, 4, length),), samples=(SampleRow(0, 0, 5),))
+
+
+def test_waiting_is_refused_in_steady_decodes_alone(mode) -> None:
+    runner = Modes()
+    steady = Steady(runner, waits_refused)
+    for plan in [decode(length=5), *[decode()] * 5, decode(start=True), *[decode()] * 4, decode(length=2)]:
+        steady.execute(plan)
+    assert runner.seen == [0, 0, 0, 0, "error", "error", 0, 0, 0, 0, "error", 0]
+    assert steady.steps == 3
+    assert mode[-1] == 0
+
+
+def test_after_a_step_that_waited_torch_is_as_before(mode) -> None:
+    steady = Steady(Modes(fails=4), waits_refused)
+    for _ in range(3):
+        steady.execute(decode())
+    with pytest.raises(RuntimeError, match="synchronizing"):
+        steady.execute(decode())
+    assert mode == [0, "error", 0]

@@ -81,7 +81,13 @@ def build(
     Raises ModelError (what is wrong with the checkpoint or does not fit it), InsufficientMemory, and kernels.errors.NoBackend.
     """
     torch.set_num_threads(config.threads)
-    ops = backend(config.backend, threads=config.threads, isa=config.cpu_isa, deterministic=config.deterministic)
+    ops = backend(
+        config.backend,
+        threads=config.threads,
+        isa=config.cpu_isa,
+        deterministic=config.deterministic,
+        torch_compile=config.torch_compile,
+    )
     _LOG.info("kernels: %s (%s)", ops.name, ops.numerics)
     with torch.inference_mode():
         model = load(checkpoint, torch_dtype(config.dtype), ops, invariant=config.deterministic, progress=progress)

@@ -14,6 +14,7 @@ class RunnerConfig:
     `deterministic` makes a request's tokens independent of its batch, bit for bit. `backend` and `cpu_isa` as
     kernels.backend.backend takes them. `adapter_slots` is how many adapters can be used at a time (0: none at all),
     `max_adapter_rank` the largest rank of their modules. `graphs`: a GPU's decode steps are recorded and replayed.
+    `torch_compile`: its projections and MLPs go through torch.compile, which needs `deterministic` off.
     """
 
     dtype: Dtype
@@ -30,3 +31,4 @@ class RunnerConfig:
     adapter_slots: int = 0
     max_adapter_rank: int = 64
     graphs: bool = True
+    torch_compile: bool = False

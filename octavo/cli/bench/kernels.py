@@ -45,7 +45,11 @@ def add_tuning(parser: argparse.ArgumentParser) -> None:
         help="on a GPU: time other tiles of the Triton kernels at the sizes of Llama 3 8B, and keep the fastest in the table",
     )
     parser.add_argument(
-        "--kernels", nargs="+", default=[], metavar="NAME", help="that --tune tunes: names in the table, or their beginnings"
+        "--kernels",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="that --tune tunes: names in the table, or their beginnings",
     )
     parser.add_argument(
         "--tiles",

@@ -26,10 +26,12 @@ class Way:
     overlap: bool = True
     graphs: bool = True
     deterministic: bool = False
+    torch_compile: bool = False
 
     def told(self) -> Row:
         """For a row."""
-        return {"overlap": self.overlap, "graphs": self.graphs, "deterministic": self.deterministic}
+        named = {"overlap": self.overlap, "graphs": self.graphs, "deterministic": self.deterministic}
+        return named | ({"torch_compile": True} if self.torch_compile else {})
 
 
 _RUNNERS = (  # what one runner is used for: the weights are packed anew for each
@@ -68,14 +70,7 @@ class Case:
 
 def end_to_end(bed: Bed) -> Iterator[Row]:
     """Batches 1, 32 and 256 of prompts of 1,024 tokens; overlap and graphs on and off; --deterministic's cost; transformers'."""
-    sizes = bed.size(TOY, EIGHT_BILLION)
-    case = Case(
-        sizes=sizes,
-        model=llama(bed, sizes, torch.bfloat16),
-        batches=bed.size((1, 2), (1, 32, 256)),
-        prompt=bed.size(6, 1024),
-        new=bed.size(9, 64),
-    )
+    case = _case(bed)
     rows: Rows = []
     for ways in _RUNNERS:
         for row in _measured(bed, case, ways):
@@ -86,11 +81,27 @@ def end_to_end(bed: Bed) -> Iterator[Row]:
     yield from (_transformers(bed, case, batch) for batch in case.batches)
 
 
+def torch_compile(bed: Bed) -> Iterator[Row]:
+    """The same with --torch-compile, whose first steps take as long as it compiles."""
+    yield from _measured(bed, _case(bed), (Way(torch_compile=True),))
+
+
+def _case(bed: Bed) -> Case:
+    sizes = bed.size(TOY, EIGHT_BILLION)
+    return Case(
+        sizes=sizes,
+        model=llama(bed, sizes, torch.bfloat16),
+        batches=bed.size((1, 2), (1, 32, 256)),
+        prompt=bed.size(6, 1024),
+        new=bed.size(9, 64),
+    )
+
+
 def _measured(bed: Bed, case: Case, ways: tuple[Way, ...]) -> Iterator[Row]:
     slots = max(case.batches)
     runner = made(
         bed, Weights(case.model), dtype="bfloat16", slots=slots, longest=case.longest, graphs=ways[0].graphs,
-        deterministic=ways[0].deterministic,
+        deterministic=ways[0].deterministic, torch_compile=ways[0].torch_compile,
     )  # fmt: skip
     for way in ways:
         server = Server(runner, overlap=way.overlap, slots=slots)

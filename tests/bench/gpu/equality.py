@@ -1,6 +1,8 @@
 """Models through the engine and the runner for devices, against transformers on the same device."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -9,6 +11,7 @@ from shared.types import Sampling
 from tests.bench.gpu.bed import Bed, Row, Tensor
 from tests.bench.gpu.models import BILLION, SMALL, TOY, Sizes, Weights, llama, made
 from tests.bench.gpu.serving import Server
+from tests.bench.gpu.steady import Steady, waits_refused
 
 _SLOTS = 8
 _MODES = ((True, True), (False, True), (True, False), (False, False))  # overlap, graphs
@@ -20,6 +23,7 @@ def check(bed: Bed) -> Iterator[Row]:
     for name, sizes in (("stories260K-size", bed.size(TOY, SMALL)), ("1B-shaped", bed.size(TOY, BILLION))):
         model = llama(bed, sizes, torch.float32)
         yield from _exact(bed, name, sizes, model)
+        yield from (_steady(bed, name, sizes, model, graphs) for graphs in (True, False))
         if name == "1B-shaped":
             yield _rounded(bed, name, sizes, model)
             yield _bitwise(bed, name, sizes, model)
@@ -63,6 +67,39 @@ def _exact(bed: Bed, name: str, sizes: Sizes, model: Any) -> Iterator[Row]:
                 "equal": got == want,
             }
         runner.close()
+
+
+def _steady(bed: Bed, name: str, sizes: Sizes, model: Any, graphs: bool) -> Row:
+    """Decode steps after the first ones, with all that torch knows to wait for the device turned into an error."""
+    prompts, greedy = _asked(bed, sizes)
+    hot = replace(
+        greedy,
+        temperature=0.8,
+        top_k=40,
+        top_p=0.95,
+        seed=7,
+        logprobs=2,
+        repetition_penalty=1.1,
+        max_tokens=bed.size(8, 32),
+    )
+    runner = made(
+        bed, Weights(model), dtype="bfloat16", slots=_SLOTS, longest=_longest(bed), graphs=graphs, step_tokens=256
+    )
+    watched, error = Steady(runner, nullcontext if bed.dry else waits_refused), None
+    try:
+        Server(watched, overlap=True, slots=_SLOTS, step_tokens=256).run(prompts, hot)
+    except RuntimeError as found:
+        error = str(found)
+    runner.close()
+    return {
+        "model": name,
+        "check": "steady decode steps wait for nothing" + (" (not watched without a GPU)" if bed.dry else ""),
+        "dtype": "bfloat16",
+        "graphs": graphs,
+        "steps": watched.steps,
+        "error": error,
+        "equal": error is None and watched.steps > 0,
+    }
 
 
 def _generated(bed: Bed, model: Any, prompt: list[int], count: int) -> list[int]:

@@ -82,7 +82,7 @@ def llama(bed: Bed, sizes: Sizes, dtype: torch.dtype) -> Any:
 
 def made(
     bed: Bed, checkpoint: Checkpoint, *, dtype: Dtype, slots: int, longest: int, graphs: bool = True,
-    deterministic: bool = False, step_tokens: int = 8192, kv: bool = True,
+    deterministic: bool = False, torch_compile: bool = False, step_tokens: int = 8192, kv: bool = True,
 ) -> Runner:  # fmt: skip
     """A runner with KV for `slots` sequences of `longest` tokens; not `kv`: of what a full step leaves."""
     config = RunnerConfig(
@@ -96,6 +96,7 @@ def made(
         backend="triton",
         deterministic=deterministic,
         graphs=graphs,
+        torch_compile=torch_compile,
     )
     device = Device(queue=LaggingQueue(), graphs=Recordings() if graphs else None) if bed.dry else None
     return build(checkpoint, config, device=device)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from shared.types import OPEN_TENANT, Choice, FinishReason, Sampling, TokenLogprobs, TokenRequest
+from tests.bench.gpu.steady import Steady
 from worker.engine import Engine
 from worker.events import StepOutput
 from worker.execution.build import Runner
@@ -76,7 +77,7 @@ class Served:
 class Server:
     """An engine over a runner. One after another may use the same runner."""
 
-    def __init__(self, runner: Runner, *, overlap: bool, slots: int, step_tokens: int = 8192):
+    def __init__(self, runner: Runner | Steady, *, overlap: bool, slots: int, step_tokens: int = 8192):
         config = SchedulerConfig(
             max_running=slots,
             step_tokens=step_tokens,

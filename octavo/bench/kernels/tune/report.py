@@ -8,7 +8,10 @@ from shutil import copyfile
 from statistics import median
 from typing import Any
 
-from kernels.gpu.arch import INTERPRETER, Arch, NoGpu, present
+import torch
+
+from kernels.errors import NotOffered
+from kernels.gpu.arch import Arch, NoGpu, interpreted, present
 from kernels.gpu.tiles import DEFAULT, Tile, Tiles, in_use, write
 from kernels.gpu.timing import seconds
 from octavo.bench import machine
@@ -33,12 +36,10 @@ class Asked:
 
 
 def tune(asked: Asked, told: Callable[[str], None]) -> Row:
-    """A row for each entry, as it ends. NoGpu where there is nothing to time; ValueError where no kernel is named so, or the table is none
-    (kernels.gpu.tile_rules.BadTiles).
+    """A row for each entry, as it ends. Raises NoBackend: NoGpu where there is nothing to time on, NotOffered where no kernel is named so,
+    kernels.gpu.tile_rules.BadTiles where the table is none.
     """
-    arch = present()
-    if arch.name == INTERPRETER:
-        raise NoGpu("the times of Triton's interpreter mean nothing; TRITON_INTERPRET is set")
+    arch = _gpu()
     path = asked.table or in_use()
     if not path.exists():
         copyfile(DEFAULT, path)
@@ -59,6 +60,14 @@ def tune(asked: Asked, told: Callable[[str], None]) -> Row:
     }
 
 
+def _gpu() -> Arch:
+    if interpreted():
+        raise NoGpu("tiles are tuned on a GPU; TRITON_INTERPRET is set, and the times of the interpreter mean nothing")
+    if not torch.cuda.is_available():
+        raise NoGpu("tiles are tuned on a GPU, and torch finds none")
+    return present()
+
+
 def subjects(sizes: Sizes, kernels: Sequence[str] = ()) -> list[Subject]:
     """What every entry of the table is judged by, or those of some kernels."""
     every = list(
@@ -67,7 +76,7 @@ def subjects(sizes: Sizes, kernels: Sequence[str] = ()) -> list[Subject]:
     chosen = [one for one in every if not kernels or one.kernel.startswith(tuple(kernels))]
     if not chosen:
         names = sorted({one.kernel for one in every})
-        raise ValueError(f"no kernel with tiles is named like {', '.join(kernels)}; there are: {', '.join(names)}")
+        raise NotOffered(f"no kernel with tiles is named like {', '.join(kernels)}; there are: {', '.join(names)}")
     return chosen
 
 
