@@ -142,11 +142,10 @@ class Looked(Tiles):
 def test_every_entry_of_the_table_is_judged_by_what_launches_with_it() -> None:
     every = subjects(TOY)
     for arch in SHARED_LIMIT:
-        assert {(kernel, size) for kernel, size, _ in Tiles.read(arch)} == {(one.kernel, one.size) for one in every}
+        assert {(kernel, size) for kernel, size, _ in Tiles.read(arch)} <= {(one.kernel, one.size) for one in every}
     for one in every:
-        looked = Looked(
-            Tiles.read("interpreter").replaced(one.kernel, one.size, Tiles.read("interpreter").find(one.kernel, 64))
-        )
+        held = Tiles.read("interpreter")
+        looked = Looked(held.replaced(one.kernel, one.size, held.find(one.kernel)))
         got = one.make(Launcher(present(), looked, exact=not one.fused))()
         assert (one.kernel, one.size) in looked.seen, one.name
         assert not got.isnan().any(), one.name

@@ -5,7 +5,7 @@ import torch
 
 from kernels.attn_in.reference import _head_norm
 from kernels.rotary.reference import rotate
-from kernels.rotary.table import RotarySpec, RotaryTable, rotary_table
+from kernels.rotary.table import RotarySpec, rotary_table
 from kernels.weights import AttnIn, HeadNorm, Norm
 from tests.kernels.pairwise import covering
 from tests.kernels.triton_cases import DTYPES, assert_close, drawn, launcher, places
@@ -15,12 +15,13 @@ from kernels.kv.triton import GpuKVPool, write  # isort: skip
 
 FACTORS = {
     "head_dim": (8, 64, 80, 96, 128, 256),
-    "heads": ((2, 1), (4, 4), (7, 1), (8, 2)),
+    "heads": ((2, 1), (4, 4), (7, 1), (8, 2), (8, 1)),
     "turned": (1.0, 0.5),  # share of a head that is turned
     "norm": ("none", "head", "all"),
     "block_size": (16, 32),
     "dtype": DTYPES,
-    "tokens": (1, 3),
+    "tokens": (0, 1, 3),
+    "padding": (False, True),  # whether the last token goes nowhere
 }
 
 
@@ -56,7 +57,7 @@ def head_norm(kind: str, heads: int, kv_heads: int, head_dim: int) -> HeadNorm |
 
 @pytest.mark.parametrize(",".join(FACTORS), covering(FACTORS))
 def test_queries_are_turned_and_keys_and_values_written_as_by_the_reference(
-    head_dim, heads, turned, norm, block_size, dtype, tokens
+    head_dim, heads, turned, norm, block_size, dtype, tokens, padding
 ) -> None:
     query_heads, kv_heads = heads
     weights = AttnIn(
@@ -66,34 +67,34 @@ def test_queries_are_turned_and_keys_and_values_written_as_by_the_reference(
     table = rotary_table(RotarySpec(dim=int(head_dim * turned), theta=1e4), 100)
     position = torch.tensor([99, 0, 5][:tokens], dtype=torch.int32)
     place = torch.tensor([70, 2, 33][:tokens], dtype=torch.int32)
+    if padding:
+        place[-1:] = -1
+    kept = place >= 0
     count = query_heads + 2 * kv_heads
     qkv = drawn(tokens, count * head_dim + 3).to(dtype)[:, : count * head_dim]
     pool = pool_of(kv_heads, head_dim, dtype, block_size)
     q = turn_and_write(launcher(), qkv, weights, table, Positions(position=position, place=place), pool, 1)
 
+    assert q.dtype == dtype
+    assert q.shape == (tokens, query_heads, head_dim)
+    assert written(pool) == 2 * int(kept.sum()) * kv_heads * head_dim
+    if not tokens:
+        return
     split = qkv.reshape(tokens, count, head_dim)
     qk, v = split[:, : query_heads + kv_heads].float(), split[:, query_heads + kv_heads :]
     if weights.head_norm is not None:
         qk = _head_norm(qk, weights.head_norm, query_heads)
     qk = rotate(qk, table.cos[position.long()], table.sin[position.long()])
-    key, value = read(pool, 1, place.long())
-    assert q.dtype == key.dtype == dtype
+    key, value = read(pool, 1, place[kept].long())
     assert_close(q, qk[:, :query_heads], dtype)
-    assert_close(key, qk[:, query_heads:], dtype)
-    assert torch.equal(value, v)
-    assert written(pool) == 2 * tokens * kv_heads * head_dim
+    assert torch.equal(value, v[kept])
+    if kept.any():
+        assert_close(key, qk[kept, query_heads:], dtype)
 
 
-def test_padding_is_written_nowhere() -> None:
-    weights = AttnIn(norm=None, qkv=None, heads=2, kv_heads=1, head_dim=64)
-    pool = pool_of(1, 64, torch.float32, 16)
-    at = Positions(position=torch.tensor([3, 0], dtype=torch.int32), place=torch.tensor([3, -1], dtype=torch.int32))
-    table = RotaryTable(cos=torch.ones(8, 32), sin=torch.zeros(8, 32))
-    turn_and_write(launcher(), drawn(2, 4 * 64), weights, table, at, pool, 0)
-    assert written(pool) == 2 * 64
-
-
-@pytest.mark.parametrize(("head_dim", "kv_heads", "block_size"), [(80, 3, 32), (64, 1, 16), (256, 2, 16)])
+@pytest.mark.parametrize(
+    ("head_dim", "kv_heads", "block_size"), [(64, 1, 16), (80, 3, 32), (96, 2, 16), (128, 8, 32), (256, 2, 16)]
+)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_write_puts_each_token_in_its_place_and_touches_nothing_else(head_dim, kv_heads, block_size, dtype) -> None:
     pool = pool_of(kv_heads, head_dim, dtype, block_size)

@@ -114,3 +114,10 @@ def test_a_rows_product_has_the_same_bits_in_every_batch() -> None:
 def test_a_quantisation_that_no_kernel_serves_is_refused() -> None:
     with pytest.raises(ValueError, match="q4"):
         pack(launcher(), drawn(4, 4), "q4", None, invariant=False)
+
+
+def test_what_a_kernel_leaves_out_would_show() -> None:
+    """tests/kernels/conftest.py: whatever `empty` gives holds NaN, or the largest integer, before a launch."""
+    assert torch.empty(3, 5).isnan().all()
+    assert torch.empty_like(torch.zeros(4), dtype=torch.bfloat16).isnan().all()
+    assert (torch.empty(7, dtype=torch.int64) == torch.iinfo(torch.int64).max).all()
