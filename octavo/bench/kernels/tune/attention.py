@@ -80,7 +80,7 @@ def _attend(
 
 def turns(sizes: Sizes) -> Iterator[Subject]:
     """Of the launch between the product and attention, without a norm and with each kind."""
-    for size, dim in (("*", sizes.dims["128"]), ("256", sizes.dims["256"])):
+    for size, dim in sizes.dims.items():
         for name, norm in (("plain", None), ("head norm", (1, 1)), ("joint norm", (sizes.heads, sizes.kv_heads))):
             make = partial(_turn, sizes=sizes, dim=dim, norm=norm)
             yield Subject(kernel="qkv", size=size, name=name, make=make)
