@@ -1,7 +1,6 @@
 """Keys of rank_pattern and alpha_pattern match what PEFT has them match, and no adapter's keys can hold up the process."""
 
 import re
-import time
 
 import pytest
 
@@ -52,11 +51,9 @@ def test_what_could_go_back_and_forth_for_long_is_refused_unmatched(key):
         compiled([key])
 
 
-def test_what_is_taken_at_its_worst_takes_no_longer_than_its_ways():
-    """The only time that is bounded here is a count of ways: a pattern that escaped it would not come back in this process' life."""
+def test_what_is_taken_at_its_worst_comes_back():
+    """A pattern that escaped the count of its ways would not, before the suite's timeout."""
     worst = [".*.*.*z", r"(\w|.)" * 13 + "z", ".*" + r"(\w|.)" * 8 + "z"]
     assert max(map(ways, worst)) < MOST_WAYS
-    begin = time.thread_time()
     for pattern in compiled(worst[:1]) + compiled(worst[1:2]) + compiled(worst[2:]):
         assert not any(pattern.match(path) for path in PATHS)
-    assert time.thread_time() - begin < 60
