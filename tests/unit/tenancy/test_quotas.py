@@ -210,25 +210,25 @@ async def test_a_store_that_cannot_be_reached_lets_nobody_in(books: FakeBooks, q
     assert quotas.used() == 0
 
 
-async def test_who_leaves_while_it_waits_has_reserved_nothing(books: FakeBooks, quotas: Quotas) -> None:
+async def leave_while_it_waits(books: FakeBooks, quotas: Quotas) -> None:
+    """A caller, while the books are closed; they stay so."""
     books.open.clear()
     task = asyncio.create_task(quotas.reserve(CALLER, estimate()))
     await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+async def test_who_leaves_while_it_waits_has_reserved_nothing(books: FakeBooks, quotas: Quotas) -> None:
+    await leave_while_it_waits(books, quotas)
     books.open.set()
     await until(lambda: books.abandoned == ["c1"], "the abandonment")
     assert books.reserved == ["c1"]
 
 
 async def test_who_leaves_is_taken_off_the_books_however_long_those_fail(books: FakeBooks, quotas: Quotas) -> None:
-    books.open.clear()
-    task = asyncio.create_task(quotas.reserve(CALLER, estimate()))
-    await asyncio.sleep(0)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    await leave_while_it_waits(books, quotas)
     books.refuses_ends = True
     books.open.set()
     await until(lambda: books.refused_ends > 5, "some tries")
