@@ -26,8 +26,10 @@ from octavo.bench.kernels.tune.search import climb, neighbours
 from octavo.bench.kernels.tune.sizes import Sizes
 from octavo.cli.main import main
 from tests.kernels import triton_by_value
+from tests.kernels.conftest import unwritten_memory_shows
 
 triton_by_value.install()
+__all__ = ["unwritten_memory_shows"]  # for every test here too
 
 TOY = Sizes(
     hidden=32, inner=48, heads=2, kv_heads=1, vocabulary=1100, few=2, many=3, most=66, prompt=8, batch=2, context=513, rank=4, slots=2,
@@ -145,7 +147,8 @@ def test_every_entry_of_the_table_is_judged_by_what_launches_with_it() -> None:
         assert {(kernel, size) for kernel, size, _ in Tiles.read(arch)} <= {(one.kernel, one.size) for one in every}
     for one in every:
         held = Tiles.read("interpreter")
-        looked = Looked(held.replaced(one.kernel, one.size, held.find(one.kernel)))
+        own = held.find(one.kernel, int(one.size) if one.size.isdecimal() else None)
+        looked = Looked(held.replaced(one.kernel, one.size, own))
         got = one.make(Launcher(present(), looked, exact=not one.fused))()
         assert (one.kernel, one.size) in looked.seen, one.name
         assert not got.isnan().any(), one.name

@@ -71,7 +71,7 @@ async def test_router_case_6_what_a_request_costs_in_sync_does_not_grow_with_wha
     async with fake_worker(blocks=BLOCKS) as worker, played_router(worker, kv_events=True) as router:
         await router.send(snapshot_request=pb.SnapshotRequest())
         await router.came("kv_snapshot")
-        sizes = []
+        deltas, beyond = [], []  # of each request: its frames, and their bytes beside the hashes
 
         def added() -> int:
             return sum(len(delta.added) for delta in router.of("kv_delta"))
@@ -82,8 +82,11 @@ async def test_router_case_6_what_a_request_costs_in_sync_does_not_grow_with_wha
             await router.finished(number)
             await router.arrived()
             await until(lambda number=number: added() == 16 * 2 * number, "the delta")
-            sizes.append(sum(frame.ByteSize() for frame in router.frames[before:] if frame.HasField("kv_delta")))
-        assert sum(sizes[-20:]) <= 1.1 * sum(sizes[:20])
+            told = [frame for frame in router.frames[before:] if frame.HasField("kv_delta")]
+            deltas.append(len(told))
+            beyond += [frame.ByteSize() - len(frame.kv_delta.added) for frame in told]
+        assert max(deltas) <= 2, "a block's hash is told when it is full, and two became full"
+        assert max(beyond) <= 24
         assert len(router.of("kv_snapshot")) == 1
         assert max(frame.ByteSize() for frame in router.frames) <= rpc.FRAME_LIMIT
 
