@@ -11,6 +11,8 @@ from worker.plan import SlotStart
 from worker.sampling.sending import Send, whole
 
 _WORD = 0xFFFFFFFF
+# Logits over a temperature must stay finite in float32. Beyond these a row is drawn like its limit: from the most likely alone, or evenly.
+_COLDEST, _HOTTEST = 1e-20, 1e20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,7 +36,8 @@ class SamplingState:
         slot, sampling, prompt_len = start.slot, start.sampling, start.prompt_len
         self._slots[slot] = SlotSampling(sampling=sampling, prompt_len=prompt_len)
         seed = sampling.seed & (_WORD << 32 | _WORD)
-        self._floats[:, slot] = (sampling.temperature, sampling.top_p, sampling.min_p)
+        temperature = min(max(sampling.temperature, _COLDEST), _HOTTEST)  # 0 is greedy, and never drawn by
+        self._floats[:, slot] = (temperature, sampling.top_p, sampling.min_p)
         self._ints[:, slot] = (sampling.top_k, seed & _WORD, seed >> 32, start.choice_index, prompt_len)
 
     def of(self, slot: int) -> SlotSampling:

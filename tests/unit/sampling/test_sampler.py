@@ -1,5 +1,6 @@
 """What a step's rows get: masks, logprobs and errors, each row for itself."""
 
+import pytest
 import torch
 
 from kernels.backend import backend
@@ -150,3 +151,18 @@ def test_seeds_use_all_64_bits_and_negative_ones_wrap() -> None:
         (2**32 - 1, 2**32 - 1),
         (0, 1),
     ]
+
+
+@pytest.mark.parametrize("filters", [{}, {"top_k": 5}, {"top_p": 0.9}, {"min_p": 0.1}], ids=str)
+@pytest.mark.parametrize("temperature", [1e-300, 1e-50, 1e-40, 1e-38])
+def test_the_smallest_temperatures_draw_the_most_likely_token(temperature: float, filters: dict[str, float]) -> None:
+    """Logits over them are infinite in float32, and so are the temperatures' own inverses."""
+    one = sampler(Sampling(temperature=temperature, max_tokens=9, seed=4, **filters))
+    assert one.sample(logits(1), rows(1)).tokens.item() == logits(1).argmax().item()
+
+
+def test_the_largest_temperatures_draw_evenly_from_what_is_allowed() -> None:
+    allowed = tuple(range(20, 24))
+    one = sampler(Sampling(temperature=1e300, max_tokens=500, seed=4, allowed_token_ids=allowed))
+    drawn = [one.sample(logits(1), rows(1, 10 + done)).tokens.item() for done in range(60)]
+    assert set(drawn) == set(allowed)
