@@ -2,7 +2,7 @@
 there; a step sends who is changed by which row of them. Each change is one launch, linear in the vocabulary and in nothing else.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -63,6 +63,10 @@ class MaskedTokens:
         self._rows.release(start.slot)
         if start.sampling.allowed_token_ids:
             self._bitmaps.set(self._rows.take(start.slot), start.sampling.allowed_token_ids)
+
+    def stage_starts(self, send: Send) -> Callable[[], None]:
+        """See Sampler."""
+        return self._bitmaps.stage(self._rows.size, send)
 
     @property
     def unused(self) -> bool:
@@ -146,6 +150,16 @@ class CountedPenalties:
             self._penalties[row] = penalties_of(start.sampling)
             self._prompts.set(row, start.tokens[: start.prompt_len])
 
+    def stage_starts(self, send: Send) -> Callable[[], None]:
+        """See Sampler."""
+        restart, refresh = self.counts.stage_fresh(send), self._prompts.stage(self.counts.rows.size, send)
+
+        def bring() -> None:
+            restart()
+            refresh()
+
+        return bring
+
     @property
     def unused(self) -> bool:
         """See Processor."""
@@ -157,14 +171,12 @@ class CountedPenalties:
 
     def stage(self, placed: Sequence[Placed], send: Send) -> Change:
         """See Processor."""
-        restart = self.counts.stage_fresh(send)
-        refresh = self._prompts.stage(self.counts.rows.size, send)
+        bring = self.stage_starts(send)
         rows, entries = send(whole([at.row for at in placed])), send(self.counts.of(placed))
         penalties = send(self._penalties[: self.counts.rows.size])
 
         def change(logits: torch.Tensor) -> None:
-            restart()
-            refresh()
+            bring()
             seen = Seen(counts=self.counts.table, prompts=self._prompts.table, penalties=penalties())
             self._kernels.penalise(logits, rows(), entries(), seen)
 

@@ -89,6 +89,10 @@ class Penalties:
         if self.counts.start(start) is not None:
             self._penalties[start.slot] = penalties_of(start.sampling)
 
+    def stage_starts(self, send: Send) -> Callable[[], None]:
+        """See Sampler."""
+        return self.counts.stage_fresh(send)
+
     @property
     def unused(self) -> bool:
         """See Processor."""

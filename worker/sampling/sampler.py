@@ -28,6 +28,7 @@ NOTHING_LEFT = RowError(
 )
 
 
+_KEEPING = (MaskedTokens, Penalties, CountedPenalties)  # with tables on the device
 _Processors = tuple[Processor, Processor, Processor, Processor, Penalties | CountedPenalties]  # in their order
 
 
@@ -78,6 +79,18 @@ class Sampler:
         self.state.start(start)
         for processor in self._processors:
             processor.start(start)
+
+    def stage_starts(self, send: Send) -> Callable[[], None]:
+        """What fills the device's tables with what sequences that have started since ask for. With the step that they start in, it can only
+        be lost where they end, too; where this is not called, the next step that samples by the table brings it.
+        """
+        jobs = [one.stage_starts(send) for one in self._processors if isinstance(one, _KEEPING)]
+
+        def bring() -> None:
+            for job in jobs:
+                job()
+
+        return bring
 
     def sample(self, logits: torch.Tensor, rows: Sequence[SampleRow]) -> Sampled:
         """logits float32 [rows, vocabulary], one row of them for each of `rows`. A row that cannot be sampled fails alone."""

@@ -92,14 +92,14 @@ class DeviceRunner:
         for start in plan.starts:
             self._sampler.start(start)
         self._slots.write_tables(plan.tables)
-        write = self._slots.stage_start(plan.starts, send)
-        if not plan.copies:
-            return write
-        sources, targets = (send(whole(column)) for column in zip(*plan.copies, strict=True))
+        write, bring = self._slots.stage_start(plan.starts, send), self._sampler.stage_starts(send)
+        copies = [send(whole(column)) for column in zip(*plan.copies, strict=True)]  # sources, targets
 
         def begin() -> None:
             write()
-            self._pool.copy_blocks(sources(), targets())
+            bring()
+            if copies:
+                self._pool.copy_blocks(*(column() for column in copies))
 
         return begin
 
