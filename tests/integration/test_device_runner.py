@@ -14,7 +14,7 @@ from tests.fakes.device import LaggingQueue, Recordings
 from tests.fakes.driver import Driver
 from tests.fakes.sampled_runs import RUNNER, Asked, Runs
 from worker.execution.build import Device, InsufficientMemory, Runner, build
-from worker.execution.device.graphs import GraphKey, key_of
+from worker.execution.device.graphs import CudaGraphs, GraphKey, key_of
 from worker.execution.device.memory import FullStep
 from worker.execution.device.runner import DeviceRunner
 from worker.execution.device.staging import Staging
@@ -206,3 +206,22 @@ def test_too_little_memory_on_a_device_is_told(checkpoint) -> None:
     device = Device(queue=LaggingQueue(), graphs=None, memory=Memory(1 << 20, 1 << 20))
     with pytest.raises(InsufficientMemory, match="not enough memory"):
         build(checkpoint, replace(CONFIG, kv_bytes=None), device=device)
+
+
+@pytest.fixture
+def graphs(monkeypatch: pytest.MonkeyPatch) -> CudaGraphs:
+    """Of a device whose memory is too small for any recording."""
+
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 0))
+    monkeypatch.setattr(CudaGraphs, "_record", full)
+    return CudaGraphs()
+
+
+def test_a_step_that_cannot_be_recorded_runs_as_it_is(graphs: CudaGraphs, caplog: pytest.LogCaptureFixture) -> None:
+    key = GraphKey(4, 512)
+    for value in range(4):
+        assert graphs.run(key, torch.tensor([value]), lambda inputs: inputs + 1).tolist() == [value + 1]
+    assert [record.levelname for record in caplog.records] == ["WARNING"], "told once, tried once"

@@ -3,11 +3,13 @@
 The one place, beside the queue, that knows of CUDA graphs.
 """
 
+import logging
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import torch
 
+_LOG = logging.getLogger("octavo.worker")
 _LEAST_LONGEST = 512  # positions: below, one recording serves all
 Body = Callable[[torch.Tensor], torch.Tensor]
 
@@ -51,22 +53,31 @@ class Graphs(Protocol):
 
 class CudaGraphs:
     """A Graphs: the first step of a key runs as it is, which compiles and places what it needs; the second is recorded, and from then on
-    the recording runs. All recordings share one pool of memory: they never run at the same time.
+    the recording runs. All recordings share one pool of memory: they never run at the same time. A key that cannot be recorded (memory
+    ran out, say) runs as it is from then on.
     """
 
     def __init__(self) -> None:
         self._met: set[GraphKey] = set()
+        self._refused: set[GraphKey] = set()
         self._held: dict[GraphKey, tuple[torch.cuda.CUDAGraph, torch.Tensor, torch.Tensor]] = {}
         self._pool = torch.cuda.graph_pool_handle()
         self.bytes = 0  # that recordings took from the device
 
     def run(self, key: GraphKey, inputs: torch.Tensor, body: Body) -> torch.Tensor:
         """See Graphs."""
-        if key not in self._met:
+        if key not in self._met or key in self._refused:
             self._met.add(key)
             return body(inputs)
         if key not in self._held:
-            self._held[key] = self._record(inputs, body)
+            try:
+                self._held[key] = self._record(inputs, body)
+            except (
+                RuntimeError
+            ):  # recording computed nothing, so the step is whole; where the device is lost, it fails now
+                _LOG.warning("steps of %s are not recorded", key, exc_info=True)
+                self._refused.add(key)
+                return body(inputs)
         graph, fixed, found = self._held[key]
         fixed.copy_(inputs)
         graph.replay()
