@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any
 
 from kernels.gpu.arch import Arch
@@ -18,6 +19,7 @@ from kernels.gpu.tile_rules import ANY, BadTiles, faults
 
 DEFAULT = Path(__file__).with_name("tiles.json")
 VARIABLE = "OCTAVO_GPU_TILES"
+_MOST_BYTES = 1 << 20  # of a table: many times what it needs for every architecture there is
 
 
 def in_use() -> Path:
@@ -81,26 +83,57 @@ class Tiles:
 
 
 def write(arch: str, tiles: Tiles, path: Path) -> None:
-    """Put the architecture's tiles into the file, beside what it holds for others. The file is replaced whole, or left as it was."""
+    """Put the architecture's tiles into the file, beside what it holds for others. The file is replaced whole, or left as it was: BadTiles
+    where it cannot be written.
+    """
     table = _table(path) if path.exists() else {}
     rows: dict[str, dict[str, dict[str, int]]] = {}
     for kernel, size, tile in tiles:
         rows.setdefault(kernel, {})[size] = {**tile.blocks, "warps": tile.warps, "stages": tile.stages}
     table[arch] = rows
-    new = path.with_name(f"{path.name}.new")
-    new.write_text(_text(table), encoding="utf-8")
-    new.replace(path)
+    _replace(path, _text(table))
+
+
+def begin(path: Path) -> None:
+    """A file that begins as a copy of the package's, whole or not at all. BadTiles where it cannot be written."""
+    _replace(path, DEFAULT.read_text(encoding="utf-8"))
+
+
+def _replace(path: Path, text: str) -> None:
+    """Through a name of this process's own, which is gone however this ends short of a kill. A link stays one."""
+    path = path.resolve()
+    new = path.with_name(f"{path.name}.{os.getpid()}.new")
+    try:
+        with new.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())  # a full disk may not show before
+        new.replace(path)
+    except OSError as error:
+        raise BadTiles(f"the table of tiles {path} cannot be written: {error}") from error
+    finally:
+        new.unlink(missing_ok=True)
 
 
 def _table(path: Path) -> dict[str, Any]:
     """BadTiles where the file is none."""
     try:
-        table = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        table = json.loads(_content(path))
+    except (OSError, ValueError, RecursionError) as error:
         raise BadTiles(f"the table of tiles {path} cannot be read: {error}") from error
     if not isinstance(table, dict):
         raise BadTiles(f"the table of tiles {path} is no object of architectures")
     return table
+
+
+def _content(path: Path) -> str:
+    """A pipe is not waited for, and what has no end not read."""
+    facts = path.stat()
+    if not S_ISREG(facts.st_mode):
+        raise OSError("it is no regular file")
+    if facts.st_size > _MOST_BYTES:
+        raise OSError(f"it has {facts.st_size} bytes, and a table at most {_MOST_BYTES}")
+    return path.read_text(encoding="utf-8")
 
 
 def _tile(row: Mapping[str, int]) -> Tile:

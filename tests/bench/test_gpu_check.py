@@ -1,5 +1,6 @@
 """The script for a GPU: parts run, go on where an earlier run ended, tell what does not hold, and need what a bare machine has."""
 
+import errno
 import json
 import subprocess
 import sys
@@ -94,6 +95,40 @@ def test_parts_that_failed_run_again_and_other_sources_start_anew(tmp_path: Path
     other.facts["sources"] = "others"
     assert "another sources" in other.take_over(tmp_path / "gpu_check.json")
     assert not other.parts
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "{", "[]", "null", "{}", "[" * 100_000, '{"facts": {}, "rates": {}}', '{"facts": 1, "rates": {}, "parts": {}}',
+        '{"facts": {}, "rates": {}, "parts": {"rows": 7}}', '{"facts": {}, "rates": {}, "parts": {"rows": {"seconds": 1, "rows": [3]}}}',
+    ],
+    ids=lambda text: text[:60],
+)  # fmt: skip
+def test_a_damaged_record_is_told_and_all_parts_run_again(tmp_path: Path, text: str) -> None:
+    (tmp_path / "gpu_check.json").write_text(text)
+    anew = record()
+    assert "all parts run again" in anew.take_over(tmp_path / "gpu_check.json")
+    assert (anew.parts, anew.rates) == ({}, {})
+    anew.write(tmp_path)
+    assert "taken over" in record().take_over(tmp_path / "gpu_check.json")
+    assert "all parts run again" in anew.take_over(tmp_path / "missing.json")
+
+
+def test_a_record_is_replaced_whole_or_left_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a run is killed, or the disk is full, amid writing."""
+    held = record()
+    held.write(tmp_path)
+    before = (tmp_path / "gpu_check.json").read_text()
+    monkeypatch.setattr(Path, "write_text", cut_short)
+    with pytest.raises(OSError, match="No space"):
+        held.write(tmp_path)
+    assert (tmp_path / "gpu_check.json").read_text() == before
+
+
+def cut_short(path: Path, text: str, **_: str) -> None:
+    path.write_bytes(text[: len(text) // 2].encode())
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_checks_that_do_not_hold_and_aims_that_are_missed_are_told(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 by launches. The kernels run in Triton's interpreter.
 """
 
+import errno
 import json
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +20,7 @@ from kernels.errors import NotOffered
 from kernels.gpu.arch import SHARED_LIMIT, NoGpu, present
 from kernels.gpu.launch import Launcher
 from kernels.gpu.tile_rules import BLOCKS, STAGES, WARPS, BadTiles, faults
-from kernels.gpu.tiles import DEFAULT, VARIABLE, Tile, Tiles
+from kernels.gpu.tiles import DEFAULT, VARIABLE, Tile, Tiles, begin, write
 from octavo.bench.kernels.tune import judge, report
 from octavo.bench.kernels.tune.judge import Run, Subject, agree
 from octavo.bench.kernels.tune.report import Asked, line, subjects, tuned
@@ -127,6 +129,44 @@ def test_a_faster_tile_is_kept_in_the_table_and_launches_read_it(table, monkeypa
     assert Launcher.present().tile("gated") == Tile(blocks={"BLOCK": 1024}, warps=8, stages=1)
     monkeypatch.delenv(VARIABLE)
     assert Launcher.present().tile("gated")["BLOCK"] == 4096
+
+
+def test_a_table_that_is_no_file_of_moderate_size_is_refused_unread(tmp_path: Path) -> None:
+    """A pipe would be waited for without end, a device read without end."""
+    os.mkfifo(tmp_path / "pipe")
+    with (tmp_path / "large").open("w") as file:
+        file.truncate(1 << 40)
+    (tmp_path / "deep").write_text("[" * 100_000)
+    for name in ("pipe", "large", "deep", "missing", "."):
+        with pytest.raises(BadTiles, match="cannot be read"):
+            Tiles.read("interpreter", tmp_path / name)
+    with pytest.raises(BadTiles, match="no regular file"):
+        Tiles.read("interpreter", Path("/dev/zero"))
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()], ids=repr)
+def test_a_table_stays_whole_where_writing_ends_early(table: Path, error: BaseException, monkeypatch) -> None:
+    """A full disk, or who tunes has had enough: also of a file that only begins."""
+    before, fresh = table.read_text(), table.with_name("fresh.json")
+
+    def full(_: int) -> None:
+        raise error
+
+    monkeypatch.setattr(os, "fsync", full)
+    for attempt in (lambda: write("sm_90", Tiles.read("sm_90"), table), lambda: begin(fresh)):
+        with pytest.raises(BadTiles if isinstance(error, OSError) else KeyboardInterrupt):
+            attempt()
+    assert table.read_text() == before
+    assert [path.name for path in table.parent.iterdir()] == [table.name]
+
+
+def test_a_link_to_a_table_stays_one(table: Path) -> None:
+    link = table.with_name("link.json")
+    link.symlink_to(table)
+    tile = Tile(blocks={"BLOCK": 1024}, warps=8, stages=1)
+    write("interpreter", Tiles.read("interpreter").replaced("gated", "*", tile), link)
+    assert link.is_symlink()
+    assert Tiles.read("interpreter", table).find("gated") == tile
 
 
 class Looked(Tiles):

@@ -73,7 +73,10 @@ class Record:
 
     def take_over(self, path: Path) -> str:
         """Parts that ended in an earlier run of the same sources on the same machine; why none, where none are."""
-        held = json.loads(path.read_text(encoding="utf-8"))
+        try:
+            held = _held(path)
+        except (OSError, ValueError, RecursionError) as error:
+            return f"{path} is no record of an earlier run ({error}): all parts run again"
         changed = [name for name in self.facts if held["facts"].get(name) != self.facts[name] and name != "commit"]
         if changed:
             return f"{path} is of another {', '.join(changed)}: all parts run again"
@@ -85,8 +88,8 @@ class Record:
         """gpu_check.json and gpu_check.md."""
         folder.mkdir(parents=True, exist_ok=True)
         told = {"facts": self.facts, "rates": self.rates, "parts": self.parts}
-        (folder / f"{NAME}.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
-        (folder / f"{NAME}.md").write_text("\n".join(self.lines()) + "\n", encoding="utf-8")
+        _replace(folder / f"{NAME}.json", json.dumps(told, indent=1) + "\n")
+        _replace(folder / f"{NAME}.md", "\n".join(self.lines()) + "\n")
 
     def wrong(self) -> list[Row]:
         """Rows of checks that do not hold."""
@@ -108,6 +111,31 @@ class Record:
             if part.get("error"):
                 yield from ("```", part["error"], "```")
             yield from table(part["rows"])
+
+
+def _held(path: Path) -> dict[str, Row]:
+    """What was written there. ValueError where it is something else."""
+    held = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(held, dict) or not all(isinstance(held.get(name), dict) for name in ("facts", "rates", "parts")):
+        raise ValueError("it lacks facts, rates or parts")
+    if strange := [name for name, part in held["parts"].items() if not _is_part(part)]:
+        raise ValueError(f"its parts {', '.join(strange)} are none")
+    return held
+
+
+def _is_part(part: object) -> bool:
+    """See Record."""
+    if not isinstance(part, dict) or not isinstance(part.get("seconds"), int | float):
+        return False
+    rows = part.get("rows")
+    return isinstance(rows, list) and all(isinstance(row, dict) for row in rows)
+
+
+def _replace(path: Path, text: str) -> None:
+    """Whole or not at all, wherever a run is ended."""
+    new = path.with_name(f"{path.name}.new")
+    new.write_text(text, encoding="utf-8")
+    new.replace(path)
 
 
 def _aims(parts: dict[str, Row]) -> Iterator[str]:

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from shutil import copyfile
 from statistics import median
 from typing import Any
 
@@ -12,7 +11,7 @@ import torch
 
 from kernels.errors import NotOffered
 from kernels.gpu.arch import Arch, NoGpu, interpreted, present
-from kernels.gpu.tiles import DEFAULT, Tile, Tiles, in_use, write
+from kernels.gpu.tiles import Tile, Tiles, begin, in_use, write
 from kernels.gpu.timing import seconds
 from octavo.bench import machine
 from octavo.bench.kernels.tune import attention, rows, sampler
@@ -42,7 +41,7 @@ def tune(asked: Asked, told: Callable[[str], None]) -> Row:
     arch = _gpu()
     path = asked.table or in_use()
     if not path.exists():
-        copyfile(DEFAULT, path)
+        begin(path)
     write(arch.name, Tiles.of(arch, path), path)  # what cannot be written shows before anything is timed
     found = []
     for row in tuned(arch, subjects(LLAMA, asked.kernels), path, seconds, tries=asked.tries):
