@@ -32,11 +32,16 @@ def main() -> int:
     _prepare(dry=options.dry)
     import torch
 
+    from kernels.errors import NoBackend
     from tests.bench.gpu.bed import Bed
     from tests.bench.gpu.record import NAME, Record, facts
 
     began = time.perf_counter()
-    bed = Bed.present(dry=options.dry)
+    try:
+        options.out.mkdir(parents=True, exist_ok=True)  # what cannot be kept shows before anything runs
+        bed = Bed.present(dry=options.dry)
+    except (OSError, NoBackend) as error:
+        sys.exit(f"gpu_check: {error}")
     record = Record(facts=facts(bed))
     earlier = options.resume or options.out / f"{NAME}.json"
     if options.resume or earlier.exists():

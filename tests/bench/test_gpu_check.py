@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -74,6 +75,21 @@ def test_the_part_with_torch_compile_runs_on_a_bare_machine(tmp_path: Path) -> N
     assert done.returncode == 0, done.stdout + done.stderr
     (part,) = json.loads((tmp_path / "gpu_check.json").read_text())["parts"].values()
     assert {(row["batch"], row["torch_compile"]) for row in part["rows"]} == {(1, True), (2, True)}
+
+
+@pytest.mark.parametrize(
+    ("environment", "out", "told"),
+    [({"OCTAVO_GPU_TILES": "/dev/null"}, "out", "no regular file"), ({}, "file/below", "Not a directory")],
+    ids=["tiles", "folder"],
+)
+def test_what_stops_all_parts_is_told_in_one_line_before_any_runs(tmp_path: Path, environment, out, told) -> None:
+    (tmp_path / "file").touch()
+    command = [sys.executable, "tests/bench/gpu_check.py", "--dry", "--parts", "rows", "--out", str(tmp_path / out)]
+    done = subprocess.run(
+        command, cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, timeout=110, check=False
+    )
+    assert (done.returncode, done.stderr.count("\n"), done.stdout) == (1, 1, ""), done.stderr
+    assert told in done.stderr
 
 
 def record() -> Record:

@@ -7,6 +7,7 @@ from typing import Any
 
 from octavo.cli.arguments import real, whole
 from octavo.cli.bench.options import add_json, add_kernels, positive, progress, refused, write
+from shared.errors import InvalidRequest
 
 OPS = (
     "attention", "attn_in", "attn_out", "embed", "greedy", "layers", "logits", "mlp", "prepare", "sample",
@@ -72,6 +73,8 @@ def run(arguments: argparse.Namespace) -> int:
     """The table goes to stderr, the report to --json or stdout."""
     if arguments.tune:
         return tune(arguments)
+    if arguments.kernels or arguments.tiles:
+        raise InvalidRequest("--kernels and --tiles go with --tune; --ops chooses what is timed")
     from octavo.cli.pull import fetched
     from worker.config import WorkerConfig
     from worker.loading import set_threads
