@@ -72,6 +72,7 @@ def _more() -> Iterator[Case]:
         yield from _lora(name, 4096, 16)
     for heads in ((8, 8), (28, 4), (64, 8)):
         yield from _attention(128, "bf16", heads)
+    yield from _attention(64, "bf16", (71, 1))  # Falcon-7B: more query heads of a KV head than a block has rows
     for width in (576, 2304, 8192, 1000):
         yield from _rows("bf16", width)
     yield from _rows("fp32", 4096)

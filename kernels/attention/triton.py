@@ -2,7 +2,8 @@
 """Paged attention of a whole step in one launch: prefill, decode and all between, over one list of tiles.
 
 A tile is some consecutive queries of one chunk with all query heads of a KV head: row m of a program's block is query
-m // group, head m % group. KV is walked in chunks of BLOCK_N from a multiple of BLOCK_N on. Where few tiles must look
+m // group, head m % group. A KV head with more query heads than a block has rows is worked on by several programs, each
+with a part of them and one query. KV is walked in chunks of BLOCK_N from a multiple of BLOCK_N on. Where few tiles must look
 far back, a tile's KV is cut into splits with a program each, whose partial results a second kernel merges from left to
 right (Dao et al., 2023, Flash-Decoding). `fixed`: splits lie at multiples of SPLIT from absolute position 0 and are
 merged by one formula whether one program walks them all or each has its own, so that a query's result does not depend
@@ -92,11 +93,12 @@ def _walk(
 def attention_kernel(
     q_ptr, key_ptr, value_ptr, out_ptr, partial_ptr, stats_ptr, tiles_ptr, chunks_ptr, tables_ptr,
     scale, softcap, window, splits, s_q, s_q_head, s_out, s_table, s_block, s_head, s_place, s_split,
-    GROUP: tl.constexpr, DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr, WINDOW: tl.constexpr, CAP: tl.constexpr,
-    SPLITS: tl.constexpr, FIXED: tl.constexpr, SPLIT: tl.constexpr,
+    GROUP: tl.constexpr, PART: tl.constexpr, DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr, WINDOW: tl.constexpr,
+    CAP: tl.constexpr, SPLITS: tl.constexpr, FIXED: tl.constexpr, SPLIT: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    kv_head = tl.program_id(1)
+    PARTS: tl.constexpr = (GROUP + PART - 1) // PART
+    kv_head = tl.program_id(1) // PARTS
     split = tl.program_id(2)
     chunk = tl.load(tiles_ptr + 2 * tl.program_id(0))
     offset = tl.load(tiles_ptr + 2 * tl.program_id(0) + 1)
@@ -104,10 +106,13 @@ def attention_kernel(
     start = tl.load(chunks_ptr + 3 * chunk + 1)
     length = tl.load(chunks_ptr + 3 * chunk + 2)
     row = tl.arange(0, BLOCK_M)
-    QUERIES: tl.constexpr = BLOCK_M // GROUP
+    QUERIES: tl.constexpr = BLOCK_M // PART
     count = tl.minimum(length - offset, QUERIES)
-    query = row // GROUP
+    query = row // PART
     valid = query < count
+    member = tl.program_id(1) % PARTS * PART + row % PART
+    if GROUP % PART:
+        valid &= member < GROUP
     position = start + offset + query
     seen_end = start + offset + count
     begin, end = _span(split, splits, start, length, window, FIXED, BLOCK_N, SPLIT)
@@ -121,7 +126,7 @@ def attention_kernel(
     if (count > 0) & (begin < end):
         dim = tl.arange(0, BLOCK_D)
         inside = valid[:, None] & (dim[None, :] < DIM)
-        head = kv_head * GROUP + row % GROUP
+        head = kv_head * GROUP + member
         tokens = (token + query).to(tl.int64)
         q = tl.load(
             q_ptr + tokens[:, None] * s_q + head[:, None] * s_q_head + dim[None, :], mask=inside, other=0.0
@@ -144,7 +149,7 @@ def attention_kernel(
                 acc, weight, top = _merge(acc, weight, top, right, right_weight, right_top)
         if SPLITS:
             # Rows of [splits, tokens, heads], s_split apart from split to split.
-            to = split.to(tl.int64) * s_split + tokens * (tl.num_programs(1) * GROUP) + head
+            to = split.to(tl.int64) * s_split + tokens * (tl.num_programs(1) // PARTS * GROUP) + head
             tl.store(partial_ptr + to[:, None] * DIM + dim[None, :], acc, mask=inside)
             tl.store(stats_ptr + to * 2, weight, mask=valid)
             tl.store(stats_ptr + to * 2 + 1, top, mask=valid)
@@ -191,8 +196,8 @@ def merge_kernel(
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class AttentionStep:
     """What attention must know of a step, int32 on the device. `chunks` [chunks, 3]: first token, first position,
-    length; `tables` [chunks, blocks]; `chunk_of_token` [tokens], -1 for padding; `tiles` by BLOCK_M over group, the
-    queries of a tile: [tiles, 2], chunk and first token's offset in it. `longest` is the highest end of a chunk,
+    length; `tables` [chunks, blocks]; `chunk_of_token` [tokens], -1 for padding; `tiles` by the queries of a tile (see
+    `queries_of`): [tiles, 2], chunk and first token's offset in it. `longest` is the highest end of a chunk,
     `single` whether no chunk has more than one token: numbers that the host knows.
     """
 
@@ -212,6 +217,18 @@ def attention_tile(launch: Launcher, head_dim: int, dtype: torch.dtype, *, singl
     return launch.tile(f"{kind}.wide" if dtype == torch.float32 else kind, power_of_two(head_dim))
 
 
+def part_of(tile: Tile, group: int) -> int:
+    """The query heads that a program works on: all of a KV head's, or where those are more than a block has rows, equal
+    parts of them.
+    """
+    return up(group, up(group, tile["BLOCK_M"]))
+
+
+def queries_of(tile: Tile, group: int) -> int:
+    """How many consecutive queries a tile holds, 1 at least."""
+    return tile["BLOCK_M"] // part_of(tile, group)
+
+
 def attention(
     launch: Launcher, q: torch.Tensor, step: AttentionStep, pool: GpuKVPool, layer: int, spec: AttentionSpec, *,
     fixed: bool,
@@ -222,11 +239,13 @@ def attention(
     tokens, heads, dim = q.shape
     group = spec.heads // spec.kv_heads
     tile = attention_tile(launch, dim, q.dtype, single=step.single, fixed=fixed)
-    tiles = step.tiles[tile["BLOCK_M"] // group]
+    part = part_of(tile, group)
+    programs = spec.kv_heads * up(group, part)  # of a tile and split
+    tiles = step.tiles[queries_of(tile, group)]
     key, value = pool.layer(layer)
     out = torch.empty(tokens, heads * dim, dtype=q.dtype, device=q.device)
     reach = step.longest if spec.window is None else spec.window
-    splits = _splits(launch, len(tiles) * spec.kv_heads, step, min(reach, step.longest) // (4 * tile["BLOCK_N"]), fixed)
+    splits = _splits(launch, len(tiles) * programs, step, min(reach, step.longest) // (4 * tile["BLOCK_N"]), fixed)
     rows = tokens * heads if splits > 1 else 0
     partial = torch.empty(splits * rows * dim, dtype=torch.float32, device=q.device)
     stats = torch.empty(splits * rows * 2, dtype=torch.float32, device=q.device)
@@ -235,12 +254,12 @@ def attention(
     # Under a soft cap the score must be known itself: cap * tanh(score / cap), of which exp2(2 log2(e) x) is the inside.
     scale = spec.scale * _LOG2E if spec.softcap is None else spec.scale / spec.softcap
     launch.run(
-        attention_kernel, (len(tiles), spec.kv_heads, splits),
+        attention_kernel, (len(tiles), programs, splits),
         q, key, value, out, partial if rows else out, stats if rows else out, tiles, step.chunks, step.tables,
         scale, spec.softcap or 0.0, reach, splits, q.stride(0), q.stride(1), out.stride(0),
         step.tables.stride(0), *key.stride()[:3], rows,
-        tile=tile, GROUP=group, DIM=dim, BLOCK_SIZE=pool.block_size, WINDOW=window, CAP=spec.softcap is not None,
-        SPLITS=splits > 1, FIXED=fixed, SPLIT=SPLIT, BLOCK_D=block_d,
+        tile=tile, GROUP=group, PART=part, DIM=dim, BLOCK_SIZE=pool.block_size, WINDOW=window,
+        CAP=spec.softcap is not None, SPLITS=splits > 1, FIXED=fixed, SPLIT=SPLIT, BLOCK_D=block_d,
     )  # fmt: skip
     if splits > 1:
         merge = launch.tile("attention.merge", block_d)

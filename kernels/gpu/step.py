@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 
 from kernels.attention.spec import AttentionSpec
-from kernels.attention.triton import AttentionStep, attention_tile
+from kernels.attention.triton import AttentionStep, attention_tile, queries_of
 from kernels.attn_in.triton import Positions
 from kernels.gpu.adapters import GpuSlots, named
 from kernels.gpu.launch import Launcher
@@ -175,8 +175,9 @@ def _queries(
 ) -> set[int]:
     """Queries of a tile, for each kind of attention in the model."""
     return {
-        attention_tile(launch, spec.head_dim, dtype, single=single, fixed=fixed)["BLOCK_M"]
-        // (spec.heads // spec.kv_heads)
+        queries_of(
+            attention_tile(launch, spec.head_dim, dtype, single=single, fixed=fixed), spec.heads // spec.kv_heads
+        )
         for spec in specs
     }
 

@@ -12,6 +12,7 @@ from kernels.kv import BLOCK
 from kernels.linear.reference import linear_float32
 from kernels.prepare.reference import Batch
 from kernels.rotary.table import RotarySpec, rotary_table
+from tests.kernels.pairwise import covering
 
 LEVELS = isa.levels()
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
@@ -109,6 +110,8 @@ ATTENTION = [  # head_dim, kv_heads, group, window, softcap: each value meets mo
     (128, 2, 4, 600, 5.0),
     (256, 1, 4, 17, None),
     (8, 4, 2, None, None),
+    (32, 2, 33, 90, None),  # more query heads of a KV head than rows that are worked on together
+    (64, 1, 71, None, None),
 ]
 
 
@@ -130,13 +133,17 @@ def test_attention_equals_float64_whatever_the_mix(level, dtype, head_dim, kv_he
         first += length
 
 
+COMPANY = {
+    "shape": ((64, 3, 3), (128, 1, 1), (80, 2, 7), (16, 1, 33)),  # head_dim, KV heads, group
+    "dtype": (torch.float32, torch.bfloat16),
+    "window": (None, 90),
+}
+
+
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("window", [None, 90])
-@pytest.mark.parametrize(("head_dim", "kv_heads", "group"), [(64, 3, 3), (128, 1, 1), (80, 2, 7)])
-def test_a_querys_bits_do_not_depend_on_chunking_company_or_threads(
-    level, dtype, window, head_dim, kv_heads, group
-) -> None:
+@pytest.mark.parametrize(",".join(COMPANY), covering(COMPANY))
+def test_a_querys_bits_do_not_depend_on_chunking_company_or_threads(level, shape, dtype, window) -> None:
+    head_dim, kv_heads, group = shape
     spec = AttentionSpec(heads=kv_heads * group, kv_heads=kv_heads, head_dim=head_dim, scale=0.1, window=window)
     length = 1100
     lengths = [length, 700, 40]
@@ -190,7 +197,7 @@ def layer(ops: Backend, dtype: torch.dtype, hidden: int, inner: int, spec: Atten
 
 
 KINDS = [  # hidden, inner, head_dim, kv_heads, group, rotated, kind
-    (576, 1536, 64, 3, 3, 64, {}),
+    (576, 512, 64, 3, 3, 64, {}),
     (100, 72, 80, 1, 4, 60, {"bias": True}),
     (96, 64, 32, 2, 2, 32, {"head_norm": "head", "after": True, "activation": "gelu_tanh"}),
     (90, 50, 24, 2, 1, 24, {"head_norm": "projection", "after": True, "bare": True}),

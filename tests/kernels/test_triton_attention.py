@@ -80,16 +80,38 @@ def test_attention_equals_the_reference(head_dim, heads, block_size, dtype, limi
     assert_close(got, want, dtype, factor=2)
 
 
-@pytest.mark.parametrize(("head_dim", "heads", "window"), [(64, (2, 1), None), (128, (7, 1), 700), (80, (1, 1), None)])
+LARGE_GROUPS = {
+    "heads": ((17, 1), (40, 2), (64, 1), (71, 1), (130, 2)),  # 17, 20, 64, 71 and 65 query heads of a KV head
+    "limit": ((None, None), (70, 20.0)),
+    "chunks": (((0, 3), (130, 1), (70, 5)), DECODE),
+    "fixed": (False, True),
+}
+
+
+@pytest.mark.parametrize(",".join(LARGE_GROUPS), covering(LARGE_GROUPS))
+def test_a_kv_head_may_have_more_query_heads_than_a_block_has_rows(heads, limit, chunks, fixed) -> None:
+    """Blocks of 16 rows for single tokens, of 64 else."""
+    spec = AttentionSpec(heads=heads[0], kv_heads=heads[1], head_dim=32, scale=0.11, window=limit[0], softcap=limit[1])
+    data = caches([start + length for start, length in chunks], spec, torch.bfloat16, 16)
+    count = sum(length for _, length in chunks)
+    q = torch.randn(count, heads[0], 32, generator=torch.Generator().manual_seed(3)).bfloat16()
+    rows = list(range(len(chunks)))
+    got = run(q, chunks, data, spec, rows, fixed=fixed)
+    assert_close(got, expected(q, chunks, data, spec, rows), torch.bfloat16, factor=2)
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "heads", "window"), [(64, (2, 1), None), (128, (7, 1), 700), (80, (1, 1), None), (32, (71, 1), None)]
+)
 def test_with_fixed_splits_a_query_has_the_same_bits_in_every_step(head_dim, heads, window) -> None:
     spec = AttentionSpec(heads=heads[0], kv_heads=heads[1], head_dim=head_dim, scale=0.1, window=window)
-    length = 1060
+    first, length = 1016, 1030
     data = caches([length, 70], spec, torch.bfloat16, 16)
     q = torch.randn(length, heads[0], head_dim, generator=torch.Generator().manual_seed(3)).bfloat16()
-    whole = run(q[1000:], [(1000, 60)], data, spec, [0], fixed=True)
-    for start, count in ((1000, 7), (1023, 1), (1024, 3), (1059, 1)):
+    whole = run(q[first:], [(first, length - first)], data, spec, [0], fixed=True)
+    for start, count in ((first, 7), (1023, 1), (1024, 3), (length - 1, 1)):
         own = q[start : start + count]
         alone = run(own, [(start, count)], data, spec, [0], fixed=True)
         company = run(torch.cat((q[:3], own)), [(60, 3), (start, count)], data, spec, [1, 0], fixed=True)
-        assert torch.equal(alone, whole[start - 1000 :][:count]), (start, count)
+        assert torch.equal(alone, whole[start - first :][:count]), (start, count)
         assert torch.equal(company[3:], alone), (start, count)
