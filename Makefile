@@ -66,9 +66,11 @@ check-stubs: $(STAMP)
 check-size: $(STAMP)
 	$(BIN)/python -m tools.size_budget
 
+# In the order of folders, whose last, tests/unit, has only files that are quick: files with most tests first, as is xdist's way, would leave
+# the few long tests of the judges to the end, with one process at work.
 .PHONY: test
 test: $(STAMP)  ## Everything but soak: unit, contract, kernels, integration, e2e, architecture; in TEST_PROCESSES=2 processes.
-	$(BIN)/python -m pytest -m 'not soak' -n $(TEST_PROCESSES) --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -m 'not soak' -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 .PHONY: soak
 soak: $(STAMP)  ## Real processes, faults, images and the compose stack (installs a container toolchain by apt where none is).

@@ -43,6 +43,12 @@ class Tree:
         with (self.root / name).open("a", encoding="utf-8") as file:
             file.write(text)
 
+    def take_types(self) -> None:
+        """What mypy found of the tree itself, where `make check` has run there: it then looks at what was planted alone."""
+        found = ROOT / ".mypy_cache"
+        if found.is_dir():
+            shutil.copytree(found, self.root / found.name, dirs_exist_ok=True)
+
     def check(self, target: str) -> Verdict:
         """Run one target of the copy's own Makefile with the environment that runs this test, which is taken as installed."""
         venv = Path(sys.prefix)

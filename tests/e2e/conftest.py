@@ -1,8 +1,10 @@
 """Stacks that the end-to-end tests share."""
 
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 
+import gguf
 import pytest
 
 from tests.e2e.stack import RunningStack
@@ -31,6 +33,14 @@ def own_stack(tiny_model: Path) -> Iterator[RunningStack]:
     running = RunningStack(tiny_model, workers=2, worker_arguments=SMALL)
     yield running
     running.stop()
+
+
+@pytest.fixture(scope="module")
+def gguf_read_once() -> Iterator[None]:
+    """transformers takes a GGUF file's metadata apart anew for the configuration, the tensors and the tokenizer: seconds each time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gguf, "GGUFReader", lru_cache(maxsize=1)(gguf.GGUFReader))
+        yield
 
 
 @pytest.fixture(scope="session")

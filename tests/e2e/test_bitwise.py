@@ -1,6 +1,6 @@
 """The compiled kernels' logits of the demo model in bfloat16, bit for bit: alone, in company, chunked, cached, on one thread and on two.
 
-OCTAVO_JUDGE=full takes 40 prompts, where by default 14 stand for them.
+OCTAVO_JUDGE=full takes 40 prompts, where by default 8 stand for them.
 """
 
 import os
@@ -22,7 +22,7 @@ from worker.sources.open import open_checkpoint
 
 pytestmark = [pytest.mark.real_model, pytest.mark.slow, pytest.mark.timeout(900)]
 
-PROMPTS = 40 if os.environ.get("OCTAVO_JUDGE") == "full" else 14
+PROMPTS = 40 if os.environ.get("OCTAVO_JUDGE") == "full" else 8
 LONGEST, DECODED = 300, 6
 Prompt = list[int]
 

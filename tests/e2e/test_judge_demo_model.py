@@ -36,7 +36,7 @@ def source(gguf: Path) -> Source:
 
 
 @pytest.fixture(scope="module")
-def judges_tokenizer(gguf: Path) -> Any:
+def judges_tokenizer(gguf: Path, gguf_read_once: None) -> Any:
     return AutoTokenizer.from_pretrained(str(gguf.parent), gguf_file=gguf.name)
 
 
@@ -46,7 +46,7 @@ def _logits(model: Any, ids: list[int]) -> torch.Tensor:
 
 
 @pytest.fixture(scope="module")
-def judge(gguf: Path) -> LlamaForCausalLM:
+def judge(gguf: Path, gguf_read_once: None) -> LlamaForCausalLM:
     """Configuration and tensors as transformers reads them from the file, in float32."""
     config = AutoConfig.from_pretrained(str(gguf.parent), gguf_file=gguf.name)
     model = LlamaForCausalLM(config).float()

@@ -8,6 +8,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers.initialization import no_init_weights
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 from shared.errors import Unavailable
@@ -53,10 +54,11 @@ def tokenizer(source: Source) -> Tokenizer:
 
 
 @pytest.fixture(scope="module")
-def judge(gguf: Path) -> PreTrainedModel:
+def judge(gguf: Path, gguf_read_once: None) -> PreTrainedModel:
     """As transformers and the `gguf` package read the file, in float32."""
     config = AutoConfig.from_pretrained(str(gguf.parent), gguf_file=gguf.name)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager").eval()
+    with no_init_weights():
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager").eval()
     read = load_gguf_checkpoint(str(gguf), return_tensors=True, model_to_load=model)
     result = model.load_state_dict(read["tensors"], strict=False)
     assert set(result.missing_keys) <= {"lm_head.weight"}  # tied to the embedding

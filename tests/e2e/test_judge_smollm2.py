@@ -1,7 +1,8 @@
 """The demo model's greedy tokens are transformers', however a request is run. float32: exactly; bfloat16: the agreement is told.
 
-OCTAVO_JUDGE=full takes all prompts in every mode. By default every fifth stands for them in the two slow modes, and one step ahead
-(depth 1), where the same kernels run, every second in the others.
+OCTAVO_JUDGE=full takes all prompts in every mode, and 64 tokens of each. By default 32 tokens, and a share of the prompts, others at each
+depth: every second in a full batch, so that both depths have all of them, every fourth chunked and preempted, every tenth in the two slow
+modes. What all prompts share, the kernels in float32, runs at either depth; all families' modes run whole in test_judge_families.py.
 """
 
 import json
@@ -26,8 +27,8 @@ from worker.sources.open import open_checkpoint
 
 pytestmark = [pytest.mark.real_model, pytest.mark.slow, pytest.mark.timeout(900)]
 
-TOKENS = 64
 FULL = os.environ.get("OCTAVO_JUDGE") == "full"
+TOKENS = 64 if FULL else 32
 Prompts = list[list[int]]
 
 
@@ -51,14 +52,9 @@ def runner(request: pytest.FixtureRequest, checkpoint: Checkpoint) -> ModelRunne
     return make_runner(checkpoint, depth=request.param)
 
 
-def _some(prompts: Prompts, runner: ModelRunner) -> Prompts:
-    """All prompts in a full run, else every fifth, others at each depth."""
-    return prompts if FULL else prompts[runner.depth :: 5]
-
-
-def _most(prompts: Prompts, runner: ModelRunner) -> Prompts:
-    """All prompts in a full run or at depth 0, else every second."""
-    return prompts if FULL or not runner.depth else prompts[1::2]
+def _every(number: int, prompts: Prompts, runner: ModelRunner) -> Prompts:
+    """All prompts in a full run, else every so many, from the shortest on at depth 0 and from the middle on at depth 1."""
+    return prompts if FULL else prompts[runner.depth * number // 2 :: number]
 
 
 def _assert_agrees(judge: Judge, prompts: Prompts, outcomes: Sequence[Outcome]) -> None:
@@ -82,7 +78,7 @@ def test_forty_prompts_of_20_to_400_tokens(prompts: Prompts) -> None:
 
 
 def test_alone_the_tokens_are_the_judges(prompts: Prompts, runner: ModelRunner, judge: Judge) -> None:
-    some = _some(prompts, runner)
+    some = _every(10, prompts, runner)
     session = Session(runner, max_running=1, prefix_cache=False)
     _assert_agrees(judge, some, [session.run([prompt], TOKENS)[0] for prompt in some])
 
@@ -90,28 +86,28 @@ def test_alone_the_tokens_are_the_judges(prompts: Prompts, runner: ModelRunner, 
 def test_in_a_full_batch_and_again_from_cached_prefixes_the_tokens_are_the_judges(
     prompts: Prompts, runner: ModelRunner, judge: Judge
 ) -> None:
-    most = _most(prompts, runner)
+    some = _every(2, prompts, runner)
     session = Session(runner)
-    cold = session.run(most, TOKENS)
-    warm = session.run(most, TOKENS)
-    _assert_agrees(judge, most, cold)
-    _assert_agrees(judge, most, warm)
-    whole_blocks = [(len(prompt) - 1) // BLOCK_SIZE * BLOCK_SIZE for prompt in most]
+    cold = session.run(some, TOKENS)
+    warm = session.run(some, TOKENS)
+    _assert_agrees(judge, some, cold)
+    _assert_agrees(judge, some, warm)
+    whole_blocks = [(len(prompt) - 1) // BLOCK_SIZE * BLOCK_SIZE for prompt in some]
     assert [outcome.finished.cached_tokens for outcome in warm] == whole_blocks
 
 
 def test_chunked_by_seven_in_a_full_batch_the_tokens_are_the_judges(
     prompts: Prompts, runner: ModelRunner, judge: Judge
 ) -> None:
-    most = _most(prompts, runner)
+    some = _every(4, prompts, runner)
     session = Session(runner, executor=ShortChunks(runner, 7), prefix_cache=False)
-    _assert_agrees(judge, most, session.run(most, TOKENS))
+    _assert_agrees(judge, some, session.run(some, TOKENS))
 
 
 def test_with_steps_of_seven_tokens_the_tokens_are_the_judges(
     prompts: Prompts, runner: ModelRunner, judge: Judge
 ) -> None:
-    some = _some(prompts, runner)
+    some = _every(10, prompts, runner)
     session = Session(runner, step_tokens=7, max_running=7, prefix_cache=False)
     _assert_agrees(judge, some, session.run(some, TOKENS))
 
@@ -119,20 +115,21 @@ def test_with_steps_of_seven_tokens_the_tokens_are_the_judges(
 def test_after_forced_preemption_the_tokens_are_the_judges(
     prompts: Prompts, runner: ModelRunner, judge: Judge, record_property: Callable[[str, object], None]
 ) -> None:
-    most = _most(prompts, runner)
-    needed = sum(-(-(len(prompt) + TOKENS) // BLOCK_SIZE) for prompt in most)
+    some = _every(4, prompts, runner)[::-1]  # who came last gives way, and frees little where it is short: more follow
+    needed = sum(-(-(len(prompt) + TOKENS) // BLOCK_SIZE) for prompt in some)
     session = Session(runner, blocks=needed // 3, prefix_cache=False)
-    outcomes = session.run(most, TOKENS)
-    _assert_agrees(judge, most, outcomes)
+    outcomes = session.run(some, TOKENS)
+    _assert_agrees(judge, some, outcomes)
     preempted = [outcome.finished.preemptions for outcome in outcomes]
     record_property("preempted_prompts", sum(count > 0 for count in preempted))
     record_property("preemptions", sum(preempted))
-    assert sum(count > 0 for count in preempted) >= len(most) // 5
+    assert sum(count > 0 for count in preempted) >= len(some) // 5
 
 
 def test_bfloat16_agreement_is_told(
     prompts: Prompts, checkpoint: Checkpoint, judge: Judge, demo_model: Path, tmp_path: Path
 ) -> None:
+    prompts = prompts if FULL else prompts[::4]
     outcomes = Session(make_runner(checkpoint, dtype="bfloat16")).run(prompts, TOKENS)
     judges = {"float32": judge, "bfloat16": Judge(demo_model, torch.bfloat16)}
     report = {name: _agreement(one, prompts, outcomes) for name, one in judges.items()}

@@ -73,7 +73,9 @@ async def operators(folder: Path) -> AsyncIterator[Operators]:
     calls = await grpc_server.start(service, lambda: True, "127.0.0.1", 0)
     bearer = {"authorization": f"Bearer {key}"}
     async with (
-        httpx.AsyncClient(base_url=f"http://{http.address}/admin/v1", headers=bearer, timeout=20) as client,
+        httpx.AsyncClient(
+            base_url=f"http://{http.address}/admin/v1", headers=bearer, timeout=20, verify=False
+        ) as client,
         rpc.channel(calls.address) as channel,
     ):
         stub = pb_grpc.AdminStub(channel)

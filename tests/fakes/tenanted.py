@@ -80,7 +80,9 @@ async def tenanted(
         stack.push_async_callback(server.stop, 1)
         calls = await grpc_server.start(gate, "127.0.0.1", 0)
         stack.push_async_callback(calls.stop, 0)
-        http = await stack.enter_async_context(httpx.AsyncClient(base_url=f"http://{server.address}", timeout=30))
+        http = await stack.enter_async_context(
+            httpx.AsyncClient(base_url=f"http://{server.address}", timeout=30, verify=False)
+        )
         channel: grpc.aio.Channel = await stack.enter_async_context(rpc.channel(calls.address))
         await until(service.ready, "a worker")
         stub = pb_grpc.InferenceStub(channel)

@@ -2,9 +2,12 @@
 
 import json
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from typing import Any
 
+import httpx
 import pytest
+import pytest_asyncio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -19,18 +22,33 @@ async def edge() -> AsyncIterator[HttpEdge]:
         yield running
 
 
-@pytest.mark.parametrize(("path", "body", "param"), [*wrong_bodies()], ids=lambda value: str(value)[:60])
-async def test_wrong_parameter_is_named(path: str, body: object, param: str | None) -> None:
+@dataclass(frozen=True, kw_only=True)
+class App:
+    """The application, made once for a whole table."""
+
+    service: FakeService
+    client: httpx.AsyncClient
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def app() -> AsyncIterator[App]:
     service = FakeService()
     async with http_app(service) as client:
-        answer = await client.post(path, content=json.dumps(body))
+        yield App(service=service, client=client)
+
+
+@pytest.mark.parametrize(("path", "body", "param"), [*wrong_bodies()], ids=lambda value: str(value)[:60])
+@pytest.mark.asyncio(loop_scope="module")
+async def test_wrong_parameter_is_named(path: str, body: object, param: str | None, app: App) -> None:
+    app.service.requests.clear()
+    answer = await app.client.post(path, content=json.dumps(body))
     error = answer.json()["error"]
     assert (answer.status_code, error["param"]) == (400, param)
     assert error["type"] == "invalid_request_error"
     assert error["message"]
     assert error["code"]
     assert len(answer.text) < 1_000
-    assert service.requests == []
+    assert app.service.requests == []
 
 
 NEUTRAL: list[dict[str, Any]] = [
