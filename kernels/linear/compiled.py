@@ -57,11 +57,15 @@ class Compiled:
     @torch.inference_mode()
     def _try(self, device: torch.device) -> None:
         x, weight = torch.ones(2, 16, device=device), self.fixed(torch.ones(16, 16, device=device))
+        pairs = (self.fixed(torch.ones(32, 16, device=device)), None), (weight, None)
         try:
-            found = self.linear(x, weight, None)
+            # What an earlier process left in the caches would hide that nothing can be compiled any more.
+            with torch._inductor.config.patch(force_disable_caches=True):
+                found = self.linear(x, weight, None)
+                inner = self.mlp(x, *pairs, "silu")  # for a product alone a CPU compiles nothing
         except Exception as error:
             raise CannotCompile(f"torch.compile cannot be used: {_first_line(error)}") from error
-        if not torch.equal(found.cpu(), torch.full((2, 16), 16.0)):
+        if not torch.equal(found.cpu(), torch.full((2, 16), 16.0)) or not torch.allclose(inner, _mlp(x, *pairs, False)):
             raise CannotCompile("torch.compile gives wrong products here")
 
 

@@ -2,6 +2,7 @@
 refusal where it cannot be had. Kernels run in the interpreter; what torch compiles is compiled for the CPU.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -111,12 +112,15 @@ def test_kernels_that_cannot_be_had_are_told_as_what_was_asked_for(variable, val
         build(tiny_llama(**MODEL, num_key_value_heads=1, head_dim=16, vocab_size=67)[1], CONFIG)
 
 
-def test_a_compiler_that_fails_is_told_before_anything_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_args: object, **_options: object) -> object:
+@pytest.mark.parametrize("part", ["_linear", "_mlp"])
+def test_a_compiler_that_fails_is_told_before_anything_is_served(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where it fails for one of the two alone: for a product a CPU compiles nothing."""
+
+    def broken(what: Callable[..., object], **_options: object) -> object:
         def run(*_: object) -> object:
             raise RuntimeError("\nno compiler here\nmore")
 
-        return run
+        return run if what.__name__ == part else what
 
     monkeypatch.setattr(module.torch, "compile", broken)
     with pytest.raises(CannotCompile, match=r"^torch.compile cannot be used: no compiler here$"):
@@ -125,10 +129,12 @@ def test_a_compiler_that_fails_is_told_before_anything_is_served(monkeypatch: py
         backend("triton", deterministic=False, torch_compile=True)
 
 
-def test_a_compiler_that_errs_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        module.torch, "compile", lambda *_, **__: lambda x, weight, bias: x + len(weight) * (bias is not None)
-    )
+@pytest.mark.parametrize("part", ["_linear", "_mlp"])
+def test_a_compiler_that_errs_is_not_used(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(what: Callable[..., torch.Tensor], **_options: object) -> Callable[..., torch.Tensor]:
+        return lambda *args: what(*args) + (what.__name__ == part)
+
+    monkeypatch.setattr(module.torch, "compile", wrong)
     with pytest.raises(CannotCompile, match="wrong products"):
         Compiled(torch.device("cpu"))
 
