@@ -6,22 +6,26 @@ from typing import Literal, get_args
 
 from kernels.errors import NotOffered
 
-Level = Literal["amx", "avx512", "avx2", "generic"]
+Level = Literal["amx", "avx512_bf16", "avx512", "avx2", "generic"]
 LEVELS: tuple[Level, ...] = get_args(Level)
+PAIRED: tuple[Level, ...] = ("amx", "avx512_bf16")  # bfloat16 is multiplied as it is, in pairs: rows enter products so
 
 X86 = ("x86_64", "AMD64")
 
 _AVX2 = {"avx2", "fma", "f16c", "bmi2"}
 _AVX512 = {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd"}
-_AMX = {"amx_tile", "amx_bf16", "avx512_bf16", "avx512_fp16"}
+_BF16 = {"avx512_bf16"}
+_AMX = {"amx_tile", "amx_bf16", "avx512_fp16"}
 _NEEDED: dict[Level, set[str]] = {
-    "amx": _AVX2 | _AVX512 | _AMX,
+    "amx": _AVX2 | _AVX512 | _BF16 | _AMX,
+    "avx512_bf16": _AVX2 | _AVX512 | _BF16,
     "avx512": _AVX2 | _AVX512,
     "avx2": _AVX2,
     "generic": set(),
 }
 _FLAGS: dict[Level, tuple[str, ...]] = {
     "amx": ("-march=sapphirerapids",),
+    "avx512_bf16": ("-march=x86-64-v4", "-mavx512bf16"),
     "avx512": ("-march=x86-64-v4",),
     "avx2": ("-march=x86-64-v3",),
     "generic": (),

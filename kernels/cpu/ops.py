@@ -12,6 +12,7 @@ import torch
 from kernels.attention.spec import AttentionSpec
 from kernels.cpu import abi
 from kernels.cpu.engine import Engine
+from kernels.cpu.isa import PAIRED
 from kernels.kv.cpu import CpuKVPool
 from kernels.lora.cpu import CpuSlots, installed
 from kernels.lora.weights import LoraShapes
@@ -230,9 +231,9 @@ class CpuOps:
         return held[: rows * width].view(rows, width)
 
     def _product_type(self, dtype: int) -> torch.dtype:
-        """In what type rows enter products with weights of `dtype`: matrix tiles take bfloat16."""
-        tiles = self._engine.level == "amx" and dtype == abi.DTYPES[torch.bfloat16]
-        return torch.bfloat16 if tiles else torch.float32
+        """In what type rows enter products with weights of `dtype`: products of pairs take bfloat16."""
+        paired = self._engine.level in PAIRED and dtype == abi.DTYPES[torch.bfloat16]
+        return torch.bfloat16 if paired else torch.float32
 
     def _struct(self, weights: Any, make: Callable[[Any], Any]) -> Any:
         found = self._structs.get(id(weights))

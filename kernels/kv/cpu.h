@@ -1,8 +1,8 @@
 // Where one token's key and value lie in a pool.
 //
-// A block holds, for each KV head, 16 keys and then 16 values of `dim` (head_dim padded to 32) numbers. With tiles (bfloat16):
-// keys [dim / 2][16][2], values [8][dim][2]: the right factors of their products as tiles take them. Otherwise keys [dim][16],
-// values [16][dim].
+// A block holds, for each KV head, 16 keys and then 16 values of `dim` (head_dim padded to 32) numbers. In pairs (bfloat16):
+// keys [dim / 2][16][2], values [8][dim][2]: the right factors of their products as tiles and vectors of pairs take them. Otherwise
+// keys [dim][16], values [16][dim].
 #pragma once
 #include "../cpu/abi.h"
 #include "../linear/cpu.h"
@@ -28,7 +28,7 @@ struct Block {
 
   // key and value: `dim` converted numbers.
   void write(int64_t place, const T* key, const T* value) const {
-    if constexpr (Form<T>::tiles) {
+    if constexpr (Form<T>::pairs) {
       for (int64_t i = 0; i < dim / 2; i++) memcpy(keys + (i * PLACES + place) * 2, key + 2 * i, 2 * sizeof(T));
       for (int64_t i = 0; i < dim; i++) values[(place / 2 * dim + i) * 2 + place % 2] = value[i];
     } else {
@@ -39,8 +39,8 @@ struct Block {
 
   void read(int64_t place, T* key, T* value) const {
     for (int64_t i = 0; i < dim; i++) {
-      key[i] = Form<T>::tiles ? keys[(i / 2 * PLACES + place) * 2 + i % 2] : keys[i * PLACES + place];
-      value[i] = Form<T>::tiles ? values[(place / 2 * dim + i) * 2 + place % 2] : values[place * dim + i];
+      key[i] = Form<T>::pairs ? keys[(i / 2 * PLACES + place) * 2 + i % 2] : keys[i * PLACES + place];
+      value[i] = Form<T>::pairs ? values[(place / 2 * dim + i) * 2 + place % 2] : values[place * dim + i];
     }
   }
 };

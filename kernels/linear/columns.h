@@ -1,6 +1,6 @@
 // The sums of some columns for all rows, by tiles, and without them by lanes: one order of sums for any number of rows.
 #pragma once
-#include "form.h"
+#include "pairs.h"
 
 namespace octavo {
 
@@ -239,6 +239,17 @@ OCTAVO_INLINE void columns(const bf16* a, int64_t stride, int64_t rows, const bf
       sums.add_bias(row, count);
       if (!sums.held) later.take(sums, row, count);
     }
+}
+#elif OCTAVO_PAIRS
+template <class Done, class Extra>
+OCTAVO_INLINE void columns(const bf16* a, int64_t stride, int64_t rows, const bf16* left, const bf16*, int64_t k, const Sums& sums,
+                           Ahead& ahead, Later<Done>& later, const Extra&, int64_t) {
+  in_parts<TALL_PAIRS>(rows, [&](int64_t row, int64_t count) {
+    later.finish();
+    lane_product(a + row * stride, stride, count, left, k, sums.c + row * WIDTH, ahead);
+    sums.add_bias(row, count);
+    if (!sums.held) later.take(sums, row, count);
+  });
 }
 #endif
 

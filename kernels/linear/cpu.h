@@ -17,7 +17,7 @@ OCTAVO_INLINE void multiply(const Act<W>* a, int64_t stride, int64_t rows, const
                             const void* next, const Done& done, Extra&& extra = Extra{}) {
   alignas(64) float c[SUPER * WIDTH];
   const int64_t k = padded(w.k), bytes = k * WIDTH * sizeof(W);
-  const int64_t together = slice_of(k, rows) < k ? SUPER : HEIGHT;
+  const int64_t together = by_lanes_of_pairs<W> || slice_of(k, rows) < k ? SUPER : HEIGHT;
   configure<W>(rows);
   Later<Done> later(done);
   for (int64_t block = first; block < last; block++) {
@@ -27,7 +27,7 @@ OCTAVO_INLINE void multiply(const Act<W>* a, int64_t stride, int64_t rows, const
       configure<W>(rows);
     }
     const W* at = block_at<W>(w, block);
-    Ahead ahead = ahead_of(block + 1 < last ? at + k * WIDTH : next, bytes, rows, k);
+    Ahead ahead = ahead_of<W>(block + 1 < last ? at + k * WIDTH : next, bytes, rows, k);
     for (int64_t row = 0; row < rows; row += together)
       columns(a + row * stride, stride, std::min(together, rows - row), at, at + 32, k, sums_of(c, row, w, block), ahead, later, extra, block);
   }
@@ -50,8 +50,8 @@ OCTAVO_INLINE void multiply_pairs(const Act<W>* a, int64_t stride, int64_t rows,
       configure<W>(rows);
     }
     const W *at = block_at<W>(w, block), *other = block_at<W>(w, block + apart);
-    Ahead ahead = ahead_of(block + 1 < last ? at + k * WIDTH : next, bytes, rows, k);
-    Ahead beside = ahead_of(block + 1 < last || next ? other + k * WIDTH : nullptr, bytes, rows, k);
+    Ahead ahead = ahead_of<W>(block + 1 < last ? at + k * WIDTH : next, bytes, rows, k);
+    Ahead beside = ahead_of<W>(block + 1 < last || next ? other + k * WIDTH : nullptr, bytes, rows, k);
     for (int64_t row = 0; row < rows; row += SUPER) {
       const int64_t count = std::min(SUPER, rows - row);
       Sums held = sums_of(c, row, w, block), sums = sums_of(d, row, w, block + apart);

@@ -2,13 +2,15 @@
 //
 // A weight [n, k] is cut into blocks of 32 outputs. bfloat16: [block][k / 2][32][2], pairs of inputs side by side, as
 // matrix tiles take them; others: [block][k][32]. n and k are padded to 32 with zeros. An output's sum runs over k from 0
-// on: by tiles, 32 inputs at a time (even and odd ones apart, then together); without tiles, one fused step an input.
+// on: by tiles, 32 inputs at a time (even and odd ones apart, then together); by vectors of pairs, one step a pair; otherwise one fused step an
+// input.
 #pragma once
 #include <algorithm>
 
 #include "../cpu/abi.h"
 #include "../cpu/amx.h"
 #include "../cpu/engine.h"
+#include "../cpu/pairs.h"
 #include "../cpu/simd.h"
 
 namespace octavo {
@@ -23,17 +25,19 @@ OCTAVO_INLINE int64_t blocks_of(const OctavoLinear& w) { return padded(w.n) / WI
 template <class W>
 struct Form {
   using Act = float;
-  static constexpr bool tiles = false;
+  static constexpr bool pairs = false, tiles = false;
 };
-#if OCTAVO_TILES
+#if OCTAVO_PAIRS
 template <>
 struct Form<bf16> {
   using Act = bf16;
-  static constexpr bool tiles = true;
+  static constexpr bool pairs = true, tiles = OCTAVO_TILES;
 };
 #endif
 template <class W>
 using Act = typename Form<W>::Act;
+template <class W>
+constexpr bool by_lanes_of_pairs = Form<W>::pairs && !Form<W>::tiles;
 
 // Elements from one row to the next: an odd number of cache lines, so that the rows of a tile lie in different sets.
 template <class A>
@@ -57,9 +61,13 @@ struct Ahead {
   }
 };
 
-// How much to ask for at a time so that `bytes` have come when `rows` rows are through.
+constexpr int TALL_PAIRS = 12;  // rows whose sums stay in registers by vectors of pairs, two vectors each
+
+// How much to ask for at a time so that `bytes` have come when `rows` rows of products with a weight stored as W are through.
+template <class W>
 OCTAVO_INLINE Ahead ahead_of(const void* next, int64_t bytes, int64_t rows, int64_t k) {
-  const int64_t slots = (rows + HEIGHT - 1) / HEIGHT * (padded(k) / 32) * (rows > 16 ? 4 : 2);
+  const int64_t by_tiles = (rows + HEIGHT - 1) / HEIGHT * (padded(k) / 32) * (rows > 16 ? 4 : 2);
+  const int64_t slots = Form<W>::tiles ? by_tiles : (rows + TALL_PAIRS - 1) / TALL_PAIRS * (padded(k) / 8);
   const char* at = static_cast<const char*>(next);
   return Ahead{at, at ? at + bytes : at, static_cast<int>((bytes / 64 + slots - 1) / slots)};
 }

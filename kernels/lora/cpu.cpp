@@ -7,7 +7,7 @@ namespace {
 
 template <class W>
 void pack_a(const W* a, int64_t rank, int64_t k, W* out) {
-  const int64_t depth = padded(k), group = Form<W>::tiles ? 2 : 1, whole = stored_rank<W>(rank);
+  const int64_t depth = padded(k), group = Form<W>::pairs ? 2 : 1, whole = stored_rank<W>(rank);
   for (int64_t strip = 0; strip * STRIP < rank; strip++) {
     const int64_t width = std::min<int64_t>(STRIP, whole - strip * STRIP);
     W* to = out + strip * STRIP * depth;

@@ -1,7 +1,7 @@
 // Low-rank adapters of many rows in one product: rows are taken adapter by adapter, so that each adapter is read once.
 //
-// A module of rank r is stored with r padded to 8 (zeros). `a` [r, k] is cut into strips of 16 outputs, k padded to 32: with
-// tiles [strip][k / 2][16][2], the last strip 8 wide where that is enough; otherwise [strip][k][16]. `b` [n, r] is cut into blocks of
+// A module of rank r is stored with r padded to 8 (zeros). `a` [r, k] is cut into strips of 16 outputs, k padded to 32: in
+// pairs [strip][k / 2][16][2], the last strip 8 wide where that is enough; otherwise [strip][k][16]. `b` [n, r] is cut into blocks of
 // 32 outputs like a weight (linear/cpu.h), but with r inputs. A row's sums run over all of k, then over all of r, in an
 // order that depends on the module alone: neither on the rows beside it nor on where the adapter lies.
 #pragma once
@@ -98,7 +98,7 @@ struct Cut {
   template <class W>
   static Cut of(const Part& part) {
     const int64_t heights = (part.count + STRIP - 1) / STRIP, rows = std::min<int64_t>(part.count, STRIP);
-    return Cut{heights, heights * ((part.pair->rank + STRIP - 1) / STRIP), 256 / heights + (Form<W>::tiles ? 32 : 16 * rows)};
+    return Cut{heights, heights * ((part.pair->rank + STRIP - 1) / STRIP), 256 / heights + (Form<W>::tiles ? 32 : (Form<W>::pairs ? 8 : 16) * rows)};
   }
 };
 
@@ -110,16 +110,11 @@ OCTAVO_INLINE void shrink_piece(const Part& part, int64_t strip, int64_t row, co
   alignas(64) float c[STRIP * STRIP];
   const int64_t depth = padded(k), count = std::min<int64_t>(STRIP, part.count - row);
   const W* a = static_cast<const W*>(part.pair->a) + strip * STRIP * depth;
-  const bool narrow = Form<W>::tiles && padded_rank(part.pair->rank) - strip * STRIP == 8;
+  const bool narrow = Form<W>::pairs && padded_rank(part.pair->rank) - strip * STRIP == 8;
   const int width = narrow ? 8 : STRIP;
   const float scale = static_cast<float>(part.pair->scale);
-#if OCTAVO_TILES
-  if constexpr (Form<W>::tiles) strip_product(x + row * x_stride, x_stride, a, depth, narrow, c, ahead);
+  if constexpr (Form<W>::pairs) strip_product(x + row * x_stride, x_stride, count, a, depth, narrow, c, ahead);
   else strip_rows(x + row * x_stride, x_stride, count, a, depth, c);
-#else
-  (void)ahead;
-  strip_rows(x + row * x_stride, x_stride, count, a, depth, c);
-#endif
   const int64_t rank = padded_rank(part.pair->rank);
   const bool ends = (strip + 1) * STRIP >= rank;
   for (int64_t r = 0; r < count; r++) {

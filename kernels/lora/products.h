@@ -11,7 +11,7 @@ constexpr int STRIP = 16;  // outputs of `a` that are summed together
 OCTAVO_INLINE int64_t padded_rank(int64_t rank) { return (rank + 7) / 8 * 8; }
 template <class W>
 OCTAVO_INLINE int64_t stored_rank(int64_t rank) {
-  return Form<W>::tiles ? padded_rank(rank) : (rank + STRIP - 1) / STRIP * STRIP;
+  return Form<W>::pairs ? padded_rank(rank) : (rank + STRIP - 1) / STRIP * STRIP;
 }
 
 #if OCTAVO_TILES
@@ -52,7 +52,7 @@ class LoraTiles {
 };
 
 // c [rows, 16] = x [rows, k] times a strip; `narrow`: the strip is 8 wide, and so is c.
-OCTAVO_INLINE void strip_product(const bf16* x, int64_t stride, const bf16* a, int64_t k, bool narrow, float* c, Ahead& ahead) {
+OCTAVO_INLINE void strip_product(const bf16* x, int64_t stride, int64_t, const bf16* a, int64_t k, bool narrow, float* c, Ahead& ahead) {
   stored();
   const int64_t bytes = stride * sizeof(bf16);
   if (narrow) {
@@ -106,6 +106,47 @@ struct LoraTiles {
   void shrink(int64_t) {}
   void expand(int64_t, int64_t) {}
 };
+
+#if OCTAVO_PAIRS
+constexpr int TALL_STRIP = 8;  // rows of a strip whose sums run side by side
+
+template <int ROWS, bool NARROW>
+static __attribute__((noinline)) void strip_pairs(const bf16* x, int64_t stride, const bf16* a, int64_t k, float* c, Ahead& ahead) {
+  constexpr int64_t BESIDE = NARROW ? STRIP / 2 : STRIP;
+  Floats sums[ROWS] = {};
+  Ahead own = ahead;
+  for (int64_t i = 0; i < k; i += 32) {
+    own.step();
+#pragma GCC unroll 4
+    for (int64_t j = i; j < i + 32; j += 2) {
+      const Words right = NARROW ? few_pairs_at(a + j * BESIDE) : pairs_at(a + j * BESIDE);
+#pragma GCC unroll 8
+      for (int r = 0; r < ROWS; r++) sums[r] = add_products(sums[r], same_pair(x + r * stride + j), right);
+    }
+  }
+  ahead = own;
+#pragma GCC unroll 8
+  for (int r = 0; r < ROWS; r++) store(c + r * STRIP, sums[r]);
+}
+
+// c [rows, 16] = x [rows, k] times a strip; `narrow`: the strip is 8 wide, and the rest of c zero.
+OCTAVO_INLINE void strip_product(const bf16* x, int64_t stride, int64_t rows, const bf16* a, int64_t k, bool narrow, float* c, Ahead& ahead) {
+  in_parts<TALL_STRIP>(rows, [&](int64_t row, int64_t height) {
+    with_count<TALL_STRIP>(height, [&](auto count) {
+      if (narrow) strip_pairs<count, true>(x + row * stride, stride, a, k, c + row * STRIP, ahead);
+      else strip_pairs<count, false>(x + row * stride, stride, a, k, c + row * STRIP, ahead);
+    });
+  });
+}
+
+// c [rows, 32] = t [rows, rank] times a block of `b`.
+OCTAVO_INLINE void block_product(const bf16* t, int64_t stride, int64_t rows, const bf16* b, int64_t rank, float* c) {
+  Ahead nothing{};
+  in_parts<TALL_PAIRS>(rows, [&](int64_t row, int64_t count) {
+    lane_product(t + row * stride, stride, count, b, rank, c + row * WIDTH, nothing);
+  });
+}
+#endif
 #endif
 
 template <int ROWS, class W>
@@ -121,7 +162,7 @@ static __attribute__((noinline)) void strip_lanes(const float* x, int64_t stride
   for (int r = 0; r < ROWS; r++) store(c + r * STRIP, even[r] + odd[r]);
 }
 
-// Rows of a strip's sums, then of a block's, without tiles.
+// Rows of a strip's sums, then of a block's, without pairs.
 template <class W>
 OCTAVO_INLINE void strip_rows(const float* x, int64_t stride, int64_t rows, const W* a, int64_t k, float* c) {
   int64_t r = 0;

@@ -18,7 +18,8 @@ from kernels.cpu.engine import Forbidden
 from tests.conftest import ROOT
 from worker.sources.cache import cache_directory
 
-AMX = "avx2 fma f16c bmi2 avx512f avx512bw avx512dq avx512vl avx512cd amx_tile amx_bf16 avx512_bf16 avx512_fp16"
+PLAIN = "avx2 fma f16c bmi2 avx512f avx512bw avx512dq avx512vl avx512cd"
+AMX = f"{PLAIN} amx_tile amx_bf16 avx512_bf16 avx512_fp16"
 
 
 def cpuinfo(tmp_path: Path, flags: str) -> Path:
@@ -29,8 +30,9 @@ def cpuinfo(tmp_path: Path, flags: str) -> Path:
 
 @pytest.mark.skipif(isa.platform.machine() not in isa.X86, reason="levels are those of x86")
 def test_levels_are_those_whose_instructions_are_all_there(tmp_path: Path) -> None:
-    assert isa.levels(cpuinfo(tmp_path, AMX)) == ("amx", "avx512", "avx2", "generic")
-    assert isa.levels(cpuinfo(tmp_path, AMX.replace("amx_bf16", ""))) == ("avx512", "avx2", "generic")
+    assert isa.levels(cpuinfo(tmp_path, AMX)) == ("amx", "avx512_bf16", "avx512", "avx2", "generic")
+    assert isa.levels(cpuinfo(tmp_path, AMX.replace("amx_bf16", ""))) == ("avx512_bf16", "avx512", "avx2", "generic")
+    assert isa.levels(cpuinfo(tmp_path, PLAIN)) == ("avx512", "avx2", "generic")
     assert isa.levels(cpuinfo(tmp_path, "avx2 fma f16c bmi2 avx512f")) == ("avx2", "generic")
     assert isa.levels(cpuinfo(tmp_path, "avx2")) == ("generic",)
     assert isa.levels(tmp_path / "none") == ("generic",)
