@@ -6,7 +6,7 @@
 #include <exception>
 #include <new>
 
-#include "amx.h"
+#include "pairs.h"
 
 namespace octavo {
 namespace {
@@ -52,6 +52,9 @@ extern "C" {
 
 // Whether the instructions that this library was built for can be used here; to be asked before anything else is.
 int64_t octavo_permitted() { return octavo::tiles_permitted(); }
+
+// A digest of what the processor decides about results, beside the instructions: equal libraries need not sum alike on two kinds of them.
+int64_t octavo_rounding() { return static_cast<int64_t>(octavo::rounding()); }
 
 // Null where the system has no such number of threads, or no memory for them.
 octavo::Engine* octavo_engine_new(int64_t threads) {

@@ -14,6 +14,7 @@ from kernels.errors import NoBackend
 _POINTER, _INT, _REAL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "octavo_permitted": (_INT, ()),
+    "octavo_rounding": (_INT, ()),
     "octavo_engine_new": (_POINTER, (_INT,)),
     "octavo_engine_free": (None, (_POINTER,)),
     "octavo_allocate": (_POINTER, (_INT,)),
@@ -53,6 +54,11 @@ class Forbidden(UnusableLibrary):
     """The system does not let this process use the library's instructions; it may allow those of another level."""
 
 
+def arithmetic(library: bytes, rounding: int) -> str:
+    """A digest of what decides an engine's bits: the library, and what the processor makes of it."""
+    return hashlib.blake2b(library + rounding.to_bytes(8, "little", signed=True), digest_size=10).hexdigest()
+
+
 class Engine:
     """Threads and scratch memory; `lib` holds the functions, which all release the interpreter's lock."""
 
@@ -65,10 +71,10 @@ class Engine:
             function = getattr(self.lib, name)
             function.restype, function.argtypes = result, arguments
         self.level = level
-        self.build = hashlib.blake2b(path.read_bytes(), digest_size=10).hexdigest()
         self.threads = threads
         if not self.lib.octavo_permitted():
             raise Forbidden(f"the system does not let this process use {level} instructions")
+        self.build = arithmetic(path.read_bytes(), self.lib.octavo_rounding())
         self.handle: int | None = self.lib.octavo_engine_new(threads)
         if self.handle is None:
             raise UnusableLibrary(f"the system gives this process no {threads} threads, or no memory for them")

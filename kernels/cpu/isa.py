@@ -8,7 +8,7 @@ from kernels.errors import NotOffered
 
 Level = Literal["amx", "avx512_bf16", "avx512", "avx2", "generic"]
 LEVELS: tuple[Level, ...] = get_args(Level)
-PAIRED: tuple[Level, ...] = ("amx", "avx512_bf16")  # bfloat16 is multiplied as it is, in pairs: rows enter products so
+PAIRED: tuple[Level, ...] = ("amx", "avx512_bf16")  # they multiply bfloat16 as it is, in pairs: rows are rounded to it
 
 X86 = ("x86_64", "AMD64")
 

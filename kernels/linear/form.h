@@ -61,7 +61,7 @@ struct Ahead {
   }
 };
 
-constexpr int TALL_PAIRS = 12;  // rows whose sums stay in registers by vectors of pairs, two vectors each
+constexpr int TALL_PAIRS = 8;  // rows whose sums stay in registers by vectors of pairs, two vectors each: enough to hide an instruction's time
 
 // How much to ask for at a time so that `bytes` have come when `rows` rows of products with a weight stored as W are through.
 template <class W>

@@ -14,7 +14,7 @@ import pytest
 import kernels.backend
 from kernels.backend import backend
 from kernels.cpu import build, isa
-from kernels.cpu.engine import Forbidden
+from kernels.cpu.engine import Engine, Forbidden, arithmetic
 from tests.conftest import ROOT
 from worker.sources.cache import cache_directory
 
@@ -215,6 +215,17 @@ def test_what_compiler_or_system_do_not_know_gives_way_to_the_next_level(
     assert "they are too new" in caplog.text
     with pytest.raises(error):
         backend("cpu", isa=best)
+
+
+@pytest.mark.parametrize("level", isa.levels())
+def test_numerics_tell_how_the_processor_rounds_beside_the_library(level: isa.Level) -> None:
+    path = build.library(level)
+    engine = Engine(path, level, 1)
+    rounding = engine.lib.octavo_rounding()
+    assert (rounding != 0) == (level in isa.PAIRED)
+    assert engine.build == arithmetic(path.read_bytes(), rounding)
+    assert engine.build != arithmetic(path.read_bytes(), rounding ^ 1)
+    assert backend("cpu", isa=level).numerics == f"{level}-{engine.build}"
 
 
 def test_threads_that_the_system_does_not_give_are_told_of(tmp_path: Path) -> None:
