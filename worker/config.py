@@ -81,7 +81,8 @@ class WorkerConfig:
         metadata=_help("give a GPU's projections and MLPs to torch.compile; needs deterministic off"),
     )
     cpu_isa: str = field(
-        default="auto", metadata=_help("instructions that the cpu kernels use: auto, amx, avx512_bf16, avx512, avx2, generic")
+        default="auto",
+        metadata=_help("instructions that the cpu kernels use: auto, amx, avx512_bf16, avx512, avx2, generic"),
     )
     threads: int = field(
         default=0,

@@ -62,13 +62,14 @@ struct Ahead {
 };
 
 constexpr int TALL_PAIRS = 8;  // rows whose sums stay in registers by vectors of pairs, two vectors each: enough to hide an instruction's time
+constexpr int SWIFT = 4;  // rows up to which such products read weights one after another faster than anybody could ask for them
 
 // How much to ask for at a time so that `bytes` have come when `rows` rows of products with a weight stored as W are through.
 template <class W>
 OCTAVO_INLINE Ahead ahead_of(const void* next, int64_t bytes, int64_t rows, int64_t k) {
   const int64_t by_tiles = (rows + HEIGHT - 1) / HEIGHT * (padded(k) / 32) * (rows > 16 ? 4 : 2);
   const int64_t slots = Form<W>::tiles ? by_tiles : (rows + TALL_PAIRS - 1) / TALL_PAIRS * (padded(k) / 8);
-  const char* at = static_cast<const char*>(next);
+  const char* at = static_cast<const char*>(by_lanes_of_pairs<W> && rows <= SWIFT ? nullptr : next);
   return Ahead{at, at ? at + bytes : at, static_cast<int>((bytes / 64 + slots - 1) / slots)};
 }
 

@@ -44,7 +44,10 @@ void octavo_logits(Engine* engine, const float* x, const int64_t* rows, int64_t 
     using W = decltype(sample);
     const int64_t k = w->proj.k, stride = row_stride<Act<W>>(k);
     Act<W>* in = engine->inputs.get<Act<W>>(row_room(count) * stride);
-    for (int64_t i = 0; i < count; i++) norm_row(x + rows[i] * k, w->norm, k, in + i * stride, padded(k));
+    const auto norm = [&](int64_t first, int64_t last) {
+      for (int64_t i = first; i < last; i++) norm_row(x + rows[i] * k, w->norm, k, in + i * stride, padded(k));
+    };
+    if (count <= FEW) norm(0, count);
     const Target targets[] = {{LORA_HEAD, 0, w->proj.n}};
     const Adapted chosen = adapted ? choose(*adapted, rows, count) : Adapted{};
     const Lora lora(&chosen, -1, targets);
@@ -53,6 +56,11 @@ void octavo_logits(Engine* engine, const float* x, const int64_t* rows, int64_t 
     const Settled settled(engine->team);
     engine->team.run([&](const Member& me) {
       int64_t first, last;
+      if (count > FEW) {
+        me.share(count, first, last);
+        norm(first, last);
+        me.barrier();
+      }
       me.share(blocks_of(w->proj), first, last);
       if (lora.any()) shrink<W>(me, *engine, lora, in, stride, k);
       multiply<W>(in, stride, count, w->proj, first, last, nullptr, Logits{out, w->proj.n, lora.any() ? 0.f : softcap});

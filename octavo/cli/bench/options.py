@@ -50,7 +50,8 @@ def add_kernels(parser: argparse.ArgumentParser) -> None:
     """How it computes, by the worker's names."""
     parser.add_argument("--backend", help="of the kernels: cpu, reference, triton (auto: the fastest that runs)")
     parser.add_argument(
-        "--cpu-isa", help="instructions that the cpu kernels use: amx, avx512_bf16, avx512, avx2, generic (auto: the best there are)"
+        "--cpu-isa",
+        help="instructions that the cpu kernels use: amx, avx512_bf16, avx512, avx2, generic (auto: the best there are)",
     )
     parser.add_argument("--threads", type=positive, help="that compute (as many as the cores this process really gets)")
     parser.add_argument(
