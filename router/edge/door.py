@@ -19,6 +19,7 @@ class Door:
     def __init__(self, service: Service):
         self._service = service
         self._turns = Turnstile(PASSING_AT_ONCE)
+        self._passed = False  # somebody, in this turn of the loop
 
     def check(self, caller: Caller) -> None:
         """Raises Overloaded or RateLimited where a generation of the caller's would find no place: those of its tenant that wait here have
@@ -29,13 +30,27 @@ class Door:
         """Returns when a generation of the caller's may be read. Raises what `check` raises."""
         self.check(caller)
         async with self._turns.turn(caller.tenant.id):
-            await asyncio.sleep(PACE_SECONDS if self._crowded(caller) else 0)  # 0: the loop looks at what else has come
+            if self._crowded(caller):
+                await asyncio.sleep(PACE_SECONDS)
+            elif not self._first():
+                await asyncio.sleep(0)  # the loop looks at what else has come
         self._service.check_room(caller)
 
     async def pass_by(self, caller: Caller) -> None:
         """Returns when another call of the caller's may be read."""
         async with self._turns.turn(caller.tenant.id):
             await asyncio.sleep(0)
+
+    def _first(self) -> bool:
+        """Whether nobody else has passed in this turn of the loop. Who comes alone waits for nothing."""
+        if self._passed:
+            return False
+        self._passed = True
+        asyncio.get_running_loop().call_soon(self._turned)
+        return True
+
+    def _turned(self) -> None:
+        self._passed = False
 
     def _crowded(self, caller: Caller) -> bool:
         """Whether there are others whom reading could hold up, and so many of this one's wait that it loses nothing by it."""

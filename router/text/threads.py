@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from router.placement.prompt import PromptMarks, prompt_marks
-from router.request import Prompt, TokenPrompt
+from router.request import Prompt, TextPrompt, TokenPrompt
 from router.text.badwords import spellings
 from router.text.tokenizer import ModelText
 from shared.errors import Internal, OctavoError
@@ -18,6 +18,7 @@ T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 
 INLINE_TOKENS = 1_024  # hashed on the loop, in some 60 us
+INLINE_CHARACTERS = 1_024  # tokenized on the loop: going to a thread and back costs a busy loop's turns, and the thread waits for Python
 
 
 def contained(work: Callable[[], T]) -> Callable[[], T]:
@@ -46,15 +47,16 @@ class TextThreads:
     async def encode(
         self, text: ModelText, prompt: Prompt, *, add_special_tokens: bool | None = None, param: str = "prompt"
     ) -> Sequence[int]:
-        """`ModelText.encode` in a thread; token ids need none."""
+        """`ModelText.encode` in a thread; token ids and short texts need none."""
         if isinstance(prompt, TokenPrompt):
             return text.encode(prompt)
-        loop = asyncio.get_running_loop()
 
         def work() -> Sequence[int]:
             return text.encode(prompt, add_special_tokens=add_special_tokens, param=param)
 
-        return await loop.run_in_executor(self._pool, contained(work))
+        if isinstance(prompt, TextPrompt) and len(prompt.text) <= INLINE_CHARACTERS:
+            return contained(work)()
+        return await asyncio.get_running_loop().run_in_executor(self._pool, contained(work))
 
     async def run(self, work: Callable[[], T]) -> T:
         """What `work` gives, in a thread."""

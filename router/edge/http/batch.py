@@ -1,7 +1,12 @@
-"""The generations of one HTTP call, one a prompt, as one sequence of flushes with choices numbered prompt by prompt."""
+"""The generations of one HTTP call, one a prompt, as one sequence of flushes with choices numbered prompt by prompt.
+
+One alone, as almost all are, is read by its reader's own task: each task between would be a turn of the loop to each flush, the first
+token's among them.
+"""
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from types import TracebackType
 from typing import Self
@@ -25,7 +30,8 @@ class _Done:
 
 
 class Batch:
-    """Runs all prompts at once inside `async with`. The first error ends them all; so does leaving the block."""
+    """Runs several prompts at once inside `async with`, one as it is read. The first error ends them all; so does leaving the block, or
+    `flushes`."""
 
     def __init__(self, gate: Gate, requests: Sequence[GenerateRequest]):
         self._gate = gate
@@ -37,6 +43,8 @@ class Batch:
         self.choices = sum(request.n for request in requests)
 
     async def __aenter__(self) -> Self:
+        if len(self._requests) == 1:
+            return self
         starts = [sum(request.n for request in self._requests[:i]) for i in range(len(self._requests))]
         self._tasks = [
             asyncio.create_task(self._pump(start, request))
@@ -52,7 +60,8 @@ class Batch:
     ) -> None:
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
 
     @property
     def first(self) -> Generation:
@@ -79,27 +88,33 @@ class Batch:
             cached_tokens=sum(usage.cached_tokens for usage in each),
         )
 
-    async def flushes(self, silence: float) -> AsyncGenerator[Flush | None, None]:
-        """What any generation gives, as it comes; None after each `silence` seconds without. Raises what any raises."""
-        running, unfinished = len(self._tasks), self.choices
+    async def flushes(self) -> AsyncGenerator[Flush, None]:
+        """What any generation gives, as it comes. Raises what any raises. To be closed, as it may hold a generation."""
+        unfinished = self.choices
+        async with aclosing(self._merged() if self._tasks else self._one(self._requests[0])) as flushes:
+            async for flush in flushes:
+                unfinished -= sum(piece.ended is not None for piece in flush)
+                yield flush
+        if unfinished:
+            raise Internal("the generation ended before all of its choices")
+
+    async def _merged(self) -> AsyncGenerator[Flush, None]:
+        running = len(self._tasks)
         while running:
-            item = await self._next(silence)
+            item = await self._queue.get()
             if isinstance(item, Exception):
                 raise item
             if isinstance(item, _Done):
                 running -= 1
-                continue
-            unfinished -= sum(piece.ended is not None for piece in item or ())
-            yield item
-        if unfinished:
-            raise Internal("the generation ended before all of its choices")
+            else:
+                yield item
 
-    async def _next(self, silence: float) -> Flush | _Done | Exception | None:
-        try:
-            async with asyncio.timeout(silence):
-                return await self._queue.get()
-        except TimeoutError:
-            return None
+    async def _one(self, request: GenerateRequest) -> AsyncGenerator[Flush, None]:
+        async with self._gate.open(request) as generation:
+            self._opened.append(generation)
+            self._count_rows(request, len(generation.prompt_tokens))
+            async for pieces in generation:
+                yield pieces
 
     def _count_rows(self, request: GenerateRequest, prompt_len: int) -> None:
         """Raises InvalidRequest where the answer would tell more than MAX_ROWS: a small body can ask for gigabytes."""
@@ -115,10 +130,8 @@ class Batch:
 
     async def _pump(self, start: int, request: GenerateRequest) -> None:
         try:
-            async with self._gate.open(request) as generation:
-                self._opened.append(generation)
-                self._count_rows(request, len(generation.prompt_tokens))
-                async for pieces in generation:
+            async with aclosing(self._one(request)) as flushes:
+                async for pieces in flushes:
                     await self._queue.put(_numbered(pieces, start))
         except Exception as error:  # noqa: BLE001 - the reader raises it
             await self._queue.put(error)

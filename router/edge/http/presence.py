@@ -7,19 +7,35 @@ from typing import Any
 from starlette.types import Receive
 
 
-async def _gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+class _Watch:
+    """Cancels a task once the client has left. `left` says that it did."""
+
+    def __init__(self, receive: Receive, task: "asyncio.Task[Any]"):
+        self._receive = receive
+        self._task = task
+        self.left = False
+
+    async def run(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self.left = True
+        self._task.cancel()
 
 
 async def until_gone(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
-    """Runs `work`, and cancels it if the client leaves first. The request's body must have been read."""
-    task, watcher = asyncio.create_task(work), asyncio.create_task(_gone(receive))
+    """Runs `work`, and cancels it if the client leaves first. The request's body must have been read.
+
+    It runs in the caller's own task: in one of its own it would begin a turn of the loop later.
+    """
+    task = asyncio.current_task()
+    assert task is not None
+    watch = _Watch(receive, task)
+    watcher = asyncio.create_task(watch.run())
     try:
-        await asyncio.wait({task, watcher}, return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            task.result()
+        await work
+    except asyncio.CancelledError:
+        if not watch.left or task.uncancel() > 0:
+            raise
     finally:
-        task.cancel()
         watcher.cancel()
-        await asyncio.gather(task, watcher, return_exceptions=True)
+        await asyncio.wait({watcher})

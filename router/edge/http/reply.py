@@ -82,6 +82,8 @@ class Reply(Response):
         self._call = call
         self._settings = settings
         self._created = int(time.time())
+        self._head, self._head_resumed = b"", ""
+        self._behind = b'],"usage":null}\n\n' if call.include_usage else b"]}\n\n"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         work = self._stream(send) if self._call.stream else self._whole(send)
@@ -118,9 +120,9 @@ class Reply(Response):
     async def _collect(self, batch: Batch) -> list[Piece]:
         collector = Collector()
         whole: list[Piece] = []
-        async with aclosing(batch.flushes(self._settings.keepalive)) as flushes:
+        async with aclosing(batch.flushes()) as flushes:
             async for flush in flushes:
-                whole += [choice for piece in flush or () if (choice := collector.add(piece))]
+                whole += [choice for piece in flush if (choice := collector.add(piece))]
         return sorted(whole, key=lambda choice: choice.index)
 
     async def _stream(self, send: Send) -> None:
@@ -129,11 +131,11 @@ class Reply(Response):
         try:
             with renaming(self._call.names):
                 async with Batch(self._gate, self._call.requests) as batch:
-                    async with aclosing(batch.flushes(self._settings.keepalive)) as flushes:
+                    async with events.kept_alive(self._settings.keepalive), aclosing(batch.flushes()) as flushes:
                         async for flush in flushes:
-                            if flush is not None and not events.started:
+                            if not events.started:
                                 events.headers = _rate_headers(batch)
-                            await events.send(await _told(flush or (), partial(self._flush, batch, flush)))
+                            await events.send(await _told(flush, partial(self._flush, batch, flush)))
                     tail = self._usage_event(batch) + sse.DONE
         except Exception as error:
             if not events.started:
@@ -141,17 +143,22 @@ class Reply(Response):
             tail = sse.error_event(error)
         await events.end(tail)
 
-    def _flush(self, batch: Batch, flush: Flush | None) -> bytes:
-        return sse.KEEPALIVE if flush is None else b"".join(self._chunk(batch, piece) for piece in flush)
+    def _flush(self, batch: Batch, flush: Flush) -> bytes:
+        return b"".join([self._chunk(batch, piece) for piece in flush])
 
     def _chunk(self, batch: Batch, piece: Piece) -> bytes:
         choice = self._call.shape.chunk(piece)
-        if choice is None:
-            return b""
-        chunk = self._envelope(batch, self._call.shape.chunk_object, [choice])
-        if self._call.include_usage:
-            chunk["usage"] = None
-        return sse.event(chunk)
+        return b"" if choice is None else b"%b%b%b" % (self._before(batch), sse.json_line(choice), self._behind)
+
+    def _before(self, batch: Batch) -> bytes:
+        """Of each chunk, what stands before its choice: the same until the stream goes on in another way."""
+        resumed = batch.resumed
+        if not self._head or resumed != self._head_resumed:
+            rest = self._envelope(batch, self._call.shape.chunk_object, [])
+            del rest["choices"]
+            self._head = b"data: " + sse.json_line(rest)[:-1] + b',"choices":['
+            self._head_resumed = resumed
+        return self._head
 
     def _usage_event(self, batch: Batch) -> bytes:
         if not self._call.include_usage:
@@ -162,7 +169,10 @@ class Reply(Response):
 
 async def _told(pieces: Sequence[Piece], tell: Callable[[], bytes]) -> bytes:
     """What `tell` makes of `pieces`: in a thread where they hold a prompt's rows, which may take longer than the event loop may wait."""
-    return await asyncio.to_thread(tell) if any(piece.prompt for piece in pieces) else tell()
+    for piece in pieces:
+        if piece.prompt:
+            return await asyncio.to_thread(tell)
+    return tell()
 
 
 def _rate_headers(batch: Batch) -> list[tuple[bytes, bytes]]:

@@ -1,7 +1,9 @@
 """Server-sent events: one `data` line of JSON each. Source: the HTML standard, section 9.2."""
 
+import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pydantic_core
@@ -28,10 +30,16 @@ _LINE_ENDS = tuple((end.encode(), f"\\u{ord(end):04x}".encode()) for end in "\x8
 
 def event(value: Mapping[str, Any]) -> bytes:
     """One event."""
+    return b"data: " + json_line(value) + b"\n\n"
+
+
+def json_line(value: Any) -> bytes:
+    """Its JSON, in which no client sees the end of a line."""
     data = pydantic_core.to_json(value)
-    for end, escaped in _LINE_ENDS:
-        data = data.replace(end, escaped)
-    return b"data: " + data + b"\n\n"
+    if not data.isascii():
+        for end, escaped in _LINE_ENDS:
+            data = data.replace(end, escaped)
+    return data
 
 
 def error_event(error: Exception) -> bytes:
@@ -49,6 +57,9 @@ class Events:
         self._send = send
         self.started = False
         self.headers: list[tuple[bytes, bytes]] = []  # beside its own
+        self._loop = asyncio.get_running_loop()
+        self._told_at = self._loop.time()
+        self._turn = asyncio.Lock()
 
     async def send(self, events: bytes) -> None:
         """Sends at once; nothing for nothing."""
@@ -59,8 +70,29 @@ class Events:
         """Sends the last ones."""
         await self._put(events, more=False)
 
+    @asynccontextmanager
+    async def kept_alive(self, seconds: float) -> AsyncIterator[None]:
+        """Inside the block a comment is sent after each `seconds` of silence."""
+        task = asyncio.create_task(self._comment(seconds))
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.wait({task})
+
+    async def _comment(self, seconds: float) -> None:
+        """One task for all of a stream, that looks at the time now and then: its events set no timers."""
+        while True:
+            left = self._told_at + seconds - self._loop.time()
+            if left > 0:
+                await asyncio.sleep(left)
+            else:
+                await self.send(KEEPALIVE)
+
     async def _put(self, events: bytes, *, more: bool) -> None:
-        if not self.started:
-            self.started = True
-            await self._send({"type": "http.response.start", "status": 200, "headers": [*_HEADERS, *self.headers]})
-        await self._send({"type": "http.response.body", "body": events, "more_body": more})
+        async with self._turn:
+            self._told_at = self._loop.time()
+            if not self.started:
+                self.started = True
+                await self._send({"type": "http.response.start", "status": 200, "headers": [*_HEADERS, *self.headers]})
+            await self._send({"type": "http.response.body", "body": events, "more_body": more})

@@ -17,9 +17,9 @@ def asks(count: int, n: int = 1) -> list[GenerateRequest]:
     return [GenerateRequest(model="tiny", prompt=TextPrompt(text="a"), n=n) for _ in range(count)]
 
 
-async def everything(batch: Batch, silence: float = 30) -> list[Piece]:
-    async with aclosing(batch.flushes(silence)) as flushes:
-        return [piece async for flush in flushes for piece in flush or ()]
+async def everything(batch: Batch) -> list[Piece]:
+    async with aclosing(batch.flushes()) as flushes:
+        return [piece async for flush in flushes for piece in flush]
 
 
 async def test_choices_are_numbered_prompt_by_prompt() -> None:
@@ -31,20 +31,8 @@ async def test_choices_are_numbered_prompt_by_prompt() -> None:
     assert batch.choices == 6
 
 
-async def test_silence_is_told_and_nothing_is_lost_by_it() -> None:
-    service = FakeService(hold_at=1)
-    async with Batch(Gate(service), asks(1)) as batch:
-        silences, texts = 0, []
-        async for flush in batch.flushes(0.01):
-            silences += flush is None
-            texts += [piece.text for piece in flush or ()]
-            if silences == 3:
-                service.generations[0].release.set()
-    assert silences >= 3
-    assert "".join(texts) == "".join(WORDS)
-
-
-async def test_a_slow_reader_holds_the_generation_up_without_losing_a_piece() -> None:
+@pytest.mark.parametrize("count", [1, 2])
+async def test_a_slow_reader_holds_the_generations_up_without_losing_a_piece(count: int) -> None:
     ended = Ended(reason="stop")
 
     def many(_: GenerateRequest) -> list[tuple[Piece, ...]]:
@@ -52,11 +40,24 @@ async def test_a_slow_reader_holds_the_generation_up_without_losing_a_piece() ->
         return [*flushes, (Piece(index=0, text="", ended=ended),)]
 
     service = FakeService(script=many)
-    async with Batch(Gate(service), asks(1)) as batch:
+    async with Batch(Gate(service), asks(count)) as batch, aclosing(batch.flushes()) as flushes:
+        pieces = list(await anext(flushes))
         for _ in range(100):
             await asyncio.sleep(0)
-        assert service.generations[0].completed < 50
-        assert len(await everything(batch)) == 201
+        assert all(generation.completed < 50 for generation in service.generations)
+        pieces += [piece async for flush in flushes for piece in flush]
+    assert len(pieces) == count * 201
+
+
+async def test_a_reader_of_one_that_leaves_closes_it() -> None:
+    service = FakeService(hold_at=1)
+    gate = Gate(service)
+    async with Batch(gate, asks(1)) as batch:
+        async with aclosing(batch.flushes()) as flushes:
+            await anext(flushes)
+            assert gate.open_generations == 1
+        assert gate.open_generations == 0
+    assert service.generations[0].closed.is_set()
 
 
 async def test_the_first_failure_ends_the_batch_and_closes_the_rest() -> None:

@@ -1,11 +1,12 @@
 """The event loop goes on while a long text is tokenized."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from router.request import ChatPrompt, Message, TextPrompt
-from router.text.threads import TextThreads, contained
+from router.text.threads import INLINE_CHARACTERS, TextThreads, contained
 from router.text.tokenizer import load
 from shared.errors import Internal, InvalidRequest
 from tests.fakes import tiny_tokenizers
@@ -28,9 +29,28 @@ async def test_router_case_14_the_loop_turns_many_times_while_a_long_prompt_is_t
 
 async def test_what_a_thread_encodes_equals_the_librarys_own_encoding():
     tokenizer, threads = tiny_tokenizers.byte_level(), TextThreads()
-    ids = await threads.encode(load(tiny_tokenizers.bundle().files), TextPrompt(text=LONG[:500] + "<|im_end|>"))
-    assert ids == tokenizer.encode(LONG[:500] + "<|im_end|>").ids
+    ids = await threads.encode(load(tiny_tokenizers.bundle().files), TextPrompt(text=LONG[:5_000] + "<|im_end|>"))
+    assert ids == tokenizer.encode(LONG[:5_000] + "<|im_end|>").ids
     threads.close()
+
+
+async def test_a_short_text_waits_for_no_thread_and_its_panic_is_still_its_own() -> None:
+    model, threads = load(tiny_tokenizers.bundle().files), TextThreads()
+    threads.close()  # whatever asks for one fails
+    ids = await threads.encode(model, TextPrompt(text="Hello world"))
+    assert ids == tiny_tokenizers.byte_level().encode("Hello world").ids
+    with pytest.raises(RuntimeError):
+        await threads.encode(model, TextPrompt(text="a" * (INLINE_CHARACTERS + 1)))
+    broken = replace(model, tokenizer=Panicking())
+    with pytest.raises(Internal, match="the model's tokenizer failed on this text"):
+        await threads.encode(broken, TextPrompt(text="Hello world"))
+
+
+class Panicking:
+    """A tokenizer whose library panics."""
+
+    def encode_batch_fast(self, texts: list[str], *, add_special_tokens: bool) -> list[object]:
+        raise Panic(texts, add_special_tokens)
 
 
 class Panic(BaseException):
