@@ -114,6 +114,9 @@ class Service(Protocol):
     def models(self, caller: Caller = OPEN_CALLER) -> Sequence[ModelCard]:
         """Every served model that the caller sees, by name, and after each its adapters."""
 
+    def model(self, name: str, caller: Caller = OPEN_CALLER) -> ModelCard:
+        """Of `models` the one that a request with this name would get; empty: the only one that is served."""
+
     @property
     def operator(self) -> AdapterOperator:
         """Changes and lists adapters."""

@@ -21,7 +21,9 @@ HELP = "/reset forgets the conversation, /quit or Ctrl-D leaves, Ctrl-C stops an
 def add(commands: Any) -> None:
     """Adds the command to argparse's subparsers."""
     parser = commands.add_parser(
-        "chat", help="talk to a model in the terminal", description=f"Talk to a model that a router serves. {HELP}."
+        "chat",
+        help="talk to a model in the terminal",
+        description=f"Talk to a model that a router serves. {HELP}. Fed by a pipe, it fails in the end where an answer did.",
     )
     parser.add_argument(
         "--target", type=target, default="127.0.0.1:50051", help="the router's gRPC address (%(default)s)"
@@ -107,10 +109,11 @@ def _read() -> str | None:
         return ""
 
 
-def talk(conversation: Conversation) -> None:
-    """Reads, answers, repeats, until the input ends."""
+def talk(conversation: Conversation) -> int:
+    """Reads, answers, repeats, until the input ends; how many answers failed."""
     from shared.errors import OctavoError
 
+    failed = 0
     while (line := _read()) not in (None, "/quit"):
         if line == "/reset":
             conversation.reset()
@@ -120,11 +123,13 @@ def talk(conversation: Conversation) -> None:
             try:
                 conversation.ask(line)
             except OctavoError as error:
+                failed += 1
                 print(f"octavo: {error.message}", file=sys.stderr)
+    return failed
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Fails at once where no router answers."""
+    """Fails at once where no router answers, and in the end where an answer failed that no one at a terminal has seen to."""
     from octavo.client.sync import Client
 
     if sys.stdin.isatty():
@@ -134,5 +139,5 @@ def run(arguments: argparse.Namespace) -> int:
     with Client(arguments.target, api_key=arguments.api_key) as client:
         with reaching(arguments.target):
             client.models()
-        talk(Conversation(client, arguments.model, arguments.system, _options(arguments)))
-    return 0
+        failed = talk(Conversation(client, arguments.model, arguments.system, _options(arguments)))
+    return 1 if failed and not sys.stdin.isatty() else 0

@@ -83,6 +83,16 @@ class Names:
                 cards.append(replace(card, id=name, parent=card.id, created=info.loaded_unix_ms // 1000))
         return cards
 
+    def card(self, model: str, caller: Caller) -> ModelCard:
+        """Of `cards` the one that `model` means. Raises as `meant` does."""
+        meant = self.meant(model, caller)
+        base, adapter = meant.pool.key.model, meant.adapter
+        ids, parent = ((base,), "") if adapter is None else ((adapter.name, f"{base}:{adapter.name}"), base)
+        for card in self.cards(caller):
+            if card.parent == parent and card.id in ids:
+                return card
+        raise ModelNotFound(f"the model {model[:200]!r} does not exist", param="model")
+
     def _infos(self, model: str, caller: Caller) -> list[AdapterInfo]:
         by_name: dict[str, list[AdapterInfo]] = {}
         for pool in self._pools(model, caller):

@@ -53,6 +53,11 @@ def _no_such_adapter(name: str) -> ModelNotFound:
     return ModelNotFound(f"there is no adapter {name[:256]!r}", param="name")
 
 
+def _meant(name: str, caller: Caller) -> Sequence[str]:
+    """The canonical names that `name` may stand for, first choice first: an admin's are canonical."""
+    return (name,) if Scope.ADMIN in caller.scopes else canonical(name, caller)
+
+
 def _actor(caller: Caller) -> str:
     return f"{caller.tenant.id}/{caller.key}" if caller.key else caller.tenant.id
 
@@ -85,6 +90,15 @@ class Operator:
         """See AdapterOperator."""
         _require(caller)
         return self._reports.every(caller, model)
+
+    def get(self, caller: Caller, name: str, *, model: str = "") -> AdapterReport:
+        """See AdapterOperator. Raises PermissionDenied, or ModelNotFound where the caller sees none of this name."""
+        _require(caller)
+        for each in _meant(name, caller):
+            found = self._reports.named(each, caller, model)
+            if found is not None:
+                return found
+        raise _no_such_adapter(name)
 
     # ---- load
 
@@ -182,10 +196,9 @@ class Operator:
 
     def _own(self, name: str, caller: Caller, model: str) -> str:
         """The canonical name of one that is there and may be changed by the caller. Raises ModelNotFound."""
-        names = [name] if Scope.ADMIN in caller.scopes else canonical(name, caller)
         prefix = "" if Scope.ADMIN in caller.scopes else f"{caller.tenant.id}/"
         pool = self._fleet.resolve(model, caller.sees_model)
-        for each in names:
+        for each in _meant(name, caller):
             if each.startswith(prefix) and self._known(each, pool):
                 return each
         raise _no_such_adapter(name)

@@ -45,6 +45,9 @@ class AdapterOperator(Protocol):
     def list(self, caller: Caller, *, model: str = "") -> Sequence[AdapterReport]:
         """All that the caller sees, by model and name."""
 
+    def get(self, caller: Caller, name: str, *, model: str = "") -> AdapterReport:
+        """One of these. Where no `model` is given and several have it, the first."""
+
     async def load(
         self, caller: Caller, name: str, source: str, *, model: str = "", replace: bool = False, pin: bool = False
     ) -> AdapterReport:

@@ -29,10 +29,20 @@ class Reports:
 
     def every(self, caller: Caller, model: str) -> list[AdapterReport]:
         """Of the models that the caller sees, or of this one alone."""
+        return [report for each in self._models(model, caller) for report in self._of_model(each, caller)]
+
+    def named(self, name: str, caller: Caller, model: str) -> AdapterReport | None:
+        """Of `every` the first with this canonical name."""
+        for each in self._models(model, caller):
+            links = connected(self._fleet, each)
+            if name in self._names(each, links, caller):
+                return self._report(name, each, links, caller)
+        return None
+
+    def _models(self, model: str, caller: Caller) -> list[str]:
         models = {link.worker.info.model for link in self._fleet.links if link.worker is not None}
         models |= {record.model for record in self._registry.records.values()}
-        seen = [name for name in sorted(models) if model in ("", name) and caller.sees_model(name)]
-        return [report for name in seen for report in self._of_model(name, caller)]
+        return [each for each in sorted(models) if model in ("", each) and caller.sees_model(each)]
 
     def one(self, name: str, pool: Pool, caller: Caller) -> AdapterReport:
         """Of this name."""
@@ -40,11 +50,14 @@ class Reports:
 
     def _of_model(self, model: str, caller: Caller) -> list[AdapterReport]:
         links = connected(self._fleet, model)
+        return [self._report(name, model, links, caller) for name in sorted(self._names(model, links, caller))]
+
+    def _names(self, model: str, links: Sequence[WorkerLink], caller: Caller) -> set[str]:
+        """Of the model's adapters that the caller sees."""
         entries = [info for link in links if link.worker for info in link.worker.stream.adapters.entries.values()]
         names = {info.name for info in entries if not self._registry.hides(info)}
         names |= {record.canonical for record in self._registry.of(model)}
-        seen = [name for name in sorted(names) if Scope.ADMIN in caller.scopes or caller.sees_adapter(name)]
-        return [self._report(name, model, links, caller) for name in seen]
+        return {name for name in names if Scope.ADMIN in caller.scopes or caller.sees_adapter(name)}
 
     def _report(self, name: str, model: str, links: Sequence[WorkerLink], caller: Caller) -> AdapterReport:
         record = self._registry.records.get(name)

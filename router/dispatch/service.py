@@ -153,6 +153,10 @@ class RouterService:
         """See Service."""
         return self._names.cards(caller)
 
+    def model(self, name: str, caller: Caller = OPEN_CALLER) -> ModelCard:
+        """See Service."""
+        return self._names.card(name, caller)
+
     def ready(self) -> bool:
         """See Service."""
         return self._fleet.ready()

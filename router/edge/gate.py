@@ -153,13 +153,11 @@ class Gate:
         """As Service.models."""
         return self._service.models(caller)
 
+    def model(self, name: str, caller: Caller) -> ModelCard:
+        """As Service.model."""
+        return self._service.model(name, caller)
+
     @property
     def operator(self) -> AdapterOperator:
         """As Service.operator."""
         return self._service.operator
-
-    def max_model_len(self, model: str, caller: Caller) -> int:
-        """The context of a served model, in tokens; 0 where there is none of this name."""
-        cards = self.models(caller)
-        lengths = (card.max_model_len for card in cards if model in ("", card.id, f"{card.parent}:{card.id}"))
-        return next(lengths, 0)

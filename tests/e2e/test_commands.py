@@ -29,7 +29,7 @@ def test_chat_answers_each_line_until_the_input_ends(stack: RunningStack) -> Non
 
 def test_chat_tells_what_the_server_refuses_and_goes_on(stack: RunningStack) -> None:
     done = _run("chat", "--target", stack.grpc, "--model", "unheard-of", said="Hello\nHello\n")
-    assert done.returncode == 0
+    assert done.returncode == 1, "a script is to know of it"
     assert done.stderr.count("unheard-of") >= 2
 
 

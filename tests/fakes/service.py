@@ -150,6 +150,10 @@ class FakeOperator:
         caller.require(Scope.ADAPTERS)
         return list(self.loaded.values())
 
+    def get(self, caller: Caller, name: str, *, model: str = "") -> AdapterReport:
+        caller.require(Scope.ADAPTERS)
+        return self._known(name)
+
     async def load(
         self, caller: Caller, name: str, source: str, *, model: str = "", replace: bool = False, pin: bool = False
     ) -> AdapterReport:
@@ -290,6 +294,10 @@ class FakeService:
             for name in self.names
             if caller.sees_model(name)
         ]
+
+    def model(self, name: str, caller: Caller = OPEN_CALLER) -> ModelCard:
+        found = self._resolve(name, caller)
+        return next(card for card in self.models(caller) if card.id == found)
 
     @property
     def operator(self) -> FakeOperator:

@@ -92,6 +92,14 @@ async def test_while_no_tenant_is_made_nobody_is_an_operator(tmp_path: Path) -> 
     await store.aclose()
 
 
+async def test_head_tells_what_get_would_and_needs_the_same_key(admin: Operators) -> None:
+    got, head = await admin.http.get("/tenants/acme"), await admin.http.head("/tenants/acme")
+    assert (head.status_code, head.headers["etag"], head.content) == (200, got.headers["etag"], b"")
+    assert head.headers["content-length"] == got.headers["content-length"]
+    assert (await admin.http.head("/tenants/acme", headers={"authorization": ""})).status_code == 401
+    assert (await admin.http.head("/workers/w1:drain")).headers["allow"] == "POST"
+
+
 async def test_a_tenant_is_made_read_changed_and_deleted_over_http(admin: Operators) -> None:
     made = await admin.http.put(
         "/tenants/beta", json={"weight": 2, "limits": {"max_n": 3}}, headers={"if-none-match": "*"}

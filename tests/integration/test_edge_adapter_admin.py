@@ -71,6 +71,7 @@ async def test_over_http_a_name_is_loaded_listed_pinned_and_unloaded(edge: HttpE
     pinned = await edge.http.patch(f"{ALL}/acme/style", json={"pinned": True})
     assert pinned.json() == {**loaded.json(), "pinned": True}
     assert (await edge.http.get(ALL)).json() == {"object": "list", "data": [pinned.json()]}
+    assert (await edge.http.get(f"{ALL}/acme/style")).json() == pinned.json()
     gone = await edge.http.delete(f"{ALL}/acme/style")
     assert gone.json() == {"id": "acme/style", "object": "adapter", "deleted": True}
     assert (await edge.http.get(ALL)).json()["data"] == []
@@ -89,6 +90,8 @@ async def test_over_http_what_cannot_be_is_told_by_its_status(edge: HttpEdge) ->
     assert fault(await edge.http.patch(f"{ALL}/a", json={}))[:2] == (400, "pinned")
     assert fault(await edge.http.patch(f"{ALL}/b", json={"pinned": True})) == (404, "name", "model_not_found")
     assert fault(await edge.http.delete(f"{ALL}/b")) == (404, "name", "model_not_found")
+    assert fault(await edge.http.get(f"{ALL}/b")) == (404, "name", "model_not_found")
+    assert fault(await edge.http.get(f"{ALL}/{'b' * 300}"))[:2] == (400, "name")
     assert fault(await edge.http.delete(f"{ALL}/{'b' * 300}"))[:2] == (400, "name")
 
 

@@ -125,7 +125,8 @@ async def test_json_content_types_are_taken(kind: str, edge: HttpEdge) -> None:
 @pytest.mark.parametrize(
     ("method", "path", "status", "code"),
     [
-        ("GET", "/", 404, "not_found"),
+        ("GET", "/absent", 404, "not_found"),
+        ("GET", "/v1/models/", 404, "model_not_found"),
         ("POST", "/v2/completions", 404, "not_found"),
         ("GET", CHAT, 405, "method_not_allowed"),
         ("DELETE", "/v1/models", 405, "method_not_allowed"),

@@ -203,6 +203,17 @@ async def test_each_worker_is_told_of_and_what_is_the_operators_stays_his(tmp_pa
         with pytest.raises(PermissionDenied):
             operator.list(of("other"))
         assert operator.list(OPEN_CALLER, model="elsewhere") == []
+        assert (
+            operator.get(of("acme", scopes=OWNER), "own") == operator.get(of("acme", scopes=OWNER), "acme/own") == own
+        )
+        assert operator.get(of("acme", scopes=OWNER), "style", model="tiny") == shared
+        assert operator.get(OPEN_CALLER, "acme/own").source == "/dir/acme/own"
+        with pytest.raises(PermissionDenied):
+            operator.get(of("other"), "style")
+        hidden = ((of("other", scopes=OWNER), "acme/own", ""), (OPEN_CALLER, "own", ""), (OPEN_CALLER, "style", "else"))
+        for caller, name, model in hidden:
+            with pytest.raises(ModelNotFound):
+                operator.get(caller, name, model=model)
 
 
 # ---- workers that come later

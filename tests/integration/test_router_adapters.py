@@ -104,6 +104,31 @@ async def test_each_caller_is_listed_what_it_sees(tmp_path):
         assert [card.id for card in router.service.models(of("other"))] == ["tiny", "style", "write"]
 
 
+async def test_a_name_finds_the_card_of_what_a_request_with_it_would_get(tmp_path):
+    adapters = (entry("style", A), entry("acme/style", B), entry("tiny", C), entry("own/only", A))
+    meant = {
+        "tiny": ("tiny", ""),
+        "style": ("acme/style", "tiny"),
+        "tiny:style": ("acme/style", "tiny"),
+        "acme/style": ("acme/style", "tiny"),
+        "tiny:acme/style": ("acme/style", "tiny"),
+        "tiny:tiny": ("tiny:tiny", "tiny"),
+        "": ("tiny", ""),
+    }
+    async with scripted(*adapters) as worker, running_router(worker, tmp_path=tmp_path) as router:
+        await router.ready()
+        acme = of("acme")
+        cards = router.service.models(acme)
+        for name, expected in meant.items():
+            card = router.service.model(name, acme)
+            assert (card.id, card.parent) == expected, name
+            assert card in cards
+        assert router.service.model("style", of("other")).id == "style"
+        for name in ("own/only", "tiny:own/only", "tiny:none", "none:style"):
+            with pytest.raises(ModelNotFound):
+                router.service.model(name, acme)
+
+
 async def test_of_several_versions_the_one_loaded_last_is_meant_and_only_its_workers_get_it(tmp_path):
     old = scripted(entry("style", A, loaded=1), worker_id="w1")
     new = scripted(entry("style", B, loaded=2), worker_id="w2")

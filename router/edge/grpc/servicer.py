@@ -59,7 +59,7 @@ class InferenceServicer(pb_grpc.InferenceServicer):
             special = request.add_special_tokens if request.HasField("add_special_tokens") else None
             param = "text" if isinstance(prompt, TextPrompt) else "chat.messages"
             tokens = await self._gate.tokenize(request.model, prompt, special, caller=caller, param=param)
-            length = self._gate.max_model_len(request.model, caller)
+            length = self._gate.model(request.model, caller).max_model_len
             return pb.TokenizeResponse(tokens=tokens, max_model_len=length)
 
     async def Detokenize(self, request: pb.DetokenizeRequest, context: Context) -> pb.DetokenizeResponse:

@@ -133,6 +133,11 @@ def routes(gate: Gate, bodies: Bodies) -> APIRouter:
         reports = gate.operator.list(caller_of(request), model=model)
         return {"object": "list", "data": list(map(_adapter, reports))}
 
+    @router.get("/adapters/{name:path}", responses=error_docs(400, 401, 403, 404))
+    async def get_adapter(name: str, request: Request, model: str = "") -> Adapter:
+        """One of these, and how it is at each worker. Needs a key as for listing."""
+        return _adapter(gate.operator.get(caller_of(request), _name(name), model=model))
+
     @router.delete("/adapters/{name:path}", responses=error_docs(400, 401, 403, 404, 503))
     async def unload(name: str, request: Request, model: str = "") -> Deleted:
         """Unload an adapter from every worker; requests that run end on it. Needs a key as for loading."""

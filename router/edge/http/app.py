@@ -10,6 +10,7 @@ from router.edge.http import adapters, errors, generate, lora, reference, system
 from router.edge.http.access import Access
 from router.edge.http.body import Bodies
 from router.edge.http.guard import Guard
+from router.edge.http.head import Head
 from router.edge.http.reply import Settings
 from router.exposition import Alone, Exposition
 
@@ -58,4 +59,4 @@ def make_app(
     )
     app.include_router(reference.routes(app.openapi))
     errors.install(app)
-    return Access(Guard(app, gate))
+    return Access(Guard(Head(app), gate))

@@ -122,9 +122,10 @@ def _status_error(error: HTTPException) -> Response:
 
 
 def _methods(request: Request) -> list[str]:
-    """Those of all routes to the path; Starlette's own Allow knows the first route alone."""
+    """Those of all routes to the path; Starlette's own Allow knows the first route alone. What can be had by GET, HEAD asks about."""
     routes = [route for route in iter_route_contexts(request.app.routes) if route.path_regex.match(request.url.path)]
-    return sorted({method for route in routes for method in route.methods or ()})
+    methods = {method for route in routes for method in route.methods or ()}
+    return sorted(methods | {"HEAD"} if "GET" in methods else methods)
 
 
 def _method_error(request: Request) -> Response:

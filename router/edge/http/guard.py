@@ -13,7 +13,7 @@ from shared.errors import InvalidRequest, OctavoError
 from shared.redact import KEY_MARK
 
 # Asked by probes and people, and the same for everyone. Whatever else there is, or will be, needs a key.
-OPEN_PATHS = frozenset({"/health", "/ready", "/version", "/metrics", "/openapi.json", "/docs"})
+OPEN_PATHS = frozenset({"/", "/health", "/ready", "/version", "/metrics", "/openapi.json", "/docs"})
 
 GENERATING_PATHS = frozenset({"/v1/chat/completions", "/v1/completions"})
 

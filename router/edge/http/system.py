@@ -36,13 +36,12 @@ def model_routes(gate: Gate) -> APIRouter:
         """Every served model that the caller sees."""
         return {"object": "list", "data": [_model(card) for card in gate.models(request.state.caller)]}
 
-    @router.get("/models/{model_id:path}", responses=error_docs(401, 404))
+    @router.get("/models/{model_id:path}", responses=error_docs(401, 404, 503))
     async def get_model(model_id: str, request: Request) -> answers.Model:
-        """One served model."""
-        found = next((card for card in gate.models(request.state.caller) if card.id == model_id), None)
-        if found is None:
-            raise ModelNotFound(f"the model {model_id[:200]!r} does not exist", param="model")
-        return _model(found)
+        """What a request with this `model` would get, under the name by which it is listed."""
+        if not model_id:  # in a request: the only one
+            raise ModelNotFound("name a model, as in /v1/models/NAME", param="model")
+        return _model(gate.model(model_id, request.state.caller))
 
     return router
 
@@ -62,8 +61,13 @@ def _sees_tenants(gate: Gate, request: Request) -> bool:
 
 
 def state_routes(gate: Gate, exposition: Exposition, version: str) -> APIRouter:
-    """/health, /ready, /version and /metrics."""
+    """/, /health, /ready, /version and /metrics."""
     router = APIRouter(tags=["server"])
+
+    @router.get("/")
+    async def about() -> dict[str, str]:
+        """What this server is, and where its API is described."""
+        return {"service": "octavo", "version": version, "docs": "/docs", "openapi": "/openapi.json"}
 
     @router.get("/health")
     async def health() -> dict[str, str]:

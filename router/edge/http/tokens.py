@@ -87,7 +87,7 @@ def routes(gate: Gate, bodies: Bodies) -> APIRouter:
         tokens = await gate.tokenize(model, prompt, body.add_special_tokens, caller=caller, param=param)
         return {
             "count": len(tokens),
-            "max_model_len": gate.max_model_len(model, caller),
+            "max_model_len": gate.model(model, caller).max_model_len,
             "tokens": list(tokens),
         }
 

@@ -10,6 +10,7 @@ from router.edge.http.admin import books, prefixes, tenants, workers
 from router.edge.http.admin.guard import AdminGuard
 from router.edge.http.app import NO_TELEMETRY
 from router.edge.http.body import Bodies
+from router.edge.http.head import Head
 
 PREFIX = "/admin/v1"
 
@@ -31,4 +32,4 @@ def make_admin_app(admin: Admin, *, max_body_bytes: int) -> ASGIApp:
         return {"status": "alive"}
 
     errors.install(app)
-    return Access(AdminGuard(app, admin))
+    return Access(AdminGuard(Head(app), admin))
