@@ -11,9 +11,19 @@ LEVELS = ("debug", "info", "warning", "error")
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 
 
+class OneLine(logging.Formatter):
+    """Spells what is not printable in a message, which may repeat what a peer said: no event looks like two, and no terminal obeys it."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (logging's name)
+        """See logging.Formatter."""
+        if not record.message.isprintable():
+            record.message = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in record.message)
+        return super().formatMessage(record)
+
+
 def setup_logging(level: str) -> None:
     """One line an event on stderr: time, level, logger, message, and no API key. `level` is one of LEVELS."""
-    form = logging.Formatter("%(asctime)s.%(msecs)03d %(levelname)s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S")
+    form = OneLine("%(asctime)s.%(msecs)03d %(levelname)s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S")
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(Redacting(form))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

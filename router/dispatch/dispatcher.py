@@ -139,10 +139,10 @@ class Dispatcher:
         views = [view for view, _ in seen if view and view.worker_id in links]
         if not views:
             return False
-        chosen, want = self._placing.choose(views, flight.job.want(), max_tokens=flight.job.sampling.max_tokens)
         try:
+            chosen, want = self._placing.choose(views, flight.job.want(), max_tokens=flight.job.sampling.max_tokens)
             self._send(flight, links[chosen], want)
-        except Exception:  # noqa: BLE001 - what cannot be sent ends alone: a stream's frames and other requests are behind it
+        except Exception:  # noqa: BLE001 - what cannot be placed or sent ends alone: a stream's frames and other requests are behind it
             _LOG.exception("a request cannot be sent")
             # Not now, while a queue is served.
             asyncio.get_running_loop().call_soon(flight.fail, Internal("the router failed on this request"))

@@ -16,6 +16,7 @@ from typing import Protocol
 
 from router.adapters.view import AdapterRef
 from router.dispatch.delivery import Delivery
+from router.dispatch.deltas import first, joined
 from router.dispatch.ends import RETRY_AFTER, RETRYABLE, error_of, exhausted, moves, own_end, refusal
 from router.dispatch.pace import Pace
 from router.dispatch.trail import Trail
@@ -30,6 +31,7 @@ from shared.types import (
     AbortReason,
     Choice,
     Finished,
+    PromptLogprobs,
     RejectCode,
     Rejected,
     Sampling,
@@ -241,19 +243,20 @@ class Flight:
         held, self._held = self._held, []
         if held and not self.over and self.ticket is not None:
             with self._contained():
-                for delta in _joined(held):
+                for delta in joined(held):
                     if not self.over:
                         self._tokens(delta, self.ticket)
 
     def _tokens(self, delta: TokenDelta, ticket: Ticket) -> None:
         if delta.prompt is not None:
-            self._prompt[delta.prompt.first - 1 :] = delta.prompt.rows
+            self._take_prompt(delta.prompt)
+        index = self._index_of[delta.handle]
+        output, before = self.outputs[index], self.outputs[index].counted
+        delta = first(delta, self.job.sampling.max_tokens - before)
         if not delta.tokens:
             return
         if not self.trail.progressed:
             self._progressed()
-        index = self._index_of[delta.handle]
-        output, before = self.outputs[index], self.outputs[index].counted
         piece = output.push(delta)
         if piece is None:
             return
@@ -263,6 +266,12 @@ class Flight:
             ticket.abort((delta.handle,), AbortReason.STOPPED)
             self.observer.aborted(AbortReason.STOPPED, 1)
         self._deliver(piece)
+
+    def _take_prompt(self, told: PromptLogprobs) -> None:
+        """Where they were asked for, and of no more tokens than the prompt has."""
+        if self.job.sampling.prompt_logprobs is not None:
+            self._prompt[told.first - 1 :] = told.rows
+            del self._prompt[len(self.job.prompt) - 1 :]
 
     def _progressed(self) -> None:
         """The first token of this worker's."""
@@ -281,7 +290,7 @@ class Flight:
 
     def _finished(self, finished: Finished) -> None:
         output = self.outputs[self._index_of.pop(finished.handle)]
-        self.cached_tokens = max(self.cached_tokens, finished.cached_tokens)
+        self.cached_tokens = max(self.cached_tokens, min(finished.cached_tokens, len(self.job.prompt)))
         if not output.ended:
             if (reason := moves(finished)) is not None:
                 self._given_back(finished, reason)
@@ -377,18 +386,3 @@ class Flight:
         self.delivery.end(error)
         self.settled.set()
         self.observer.ended(self, outcome)
-
-
-def _joined(deltas: Sequence[TokenDelta]) -> Iterator[TokenDelta]:
-    """What each choice got, as one delta a choice."""
-    of: dict[int, list[TokenDelta]] = {}
-    for delta in deltas:
-        of.setdefault(delta.handle, []).append(delta)
-    for handle, several in of.items():
-        if len(several) == 1:
-            yield several[0]
-            continue
-        tokens = tuple(token for delta in several for token in delta.tokens)
-        yield TokenDelta(
-            handle=handle, tokens=tokens, logprobs=tuple(row for delta in several for row in delta.logprobs)
-        )

@@ -6,7 +6,9 @@ stay, and the log says what is wrong, once.
 
 import asyncio
 import logging
+import os
 import socket
+import stat
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +18,8 @@ from router.fleet.targets import SCHEME, BadFile, Targets, check_target, joined,
 
 Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
 Tell = Callable[[Targets], None]
+
+MOST_BYTES = 1 << 20  # of a file of workers
 
 log = logging.getLogger(__name__)
 
@@ -104,7 +108,8 @@ class Named:
 
 
 class Filed:
-    """A file of addresses. A change counts once two looks have seen it, so that half of a file being written is not taken for all."""
+    """A file of addresses. A change counts once two looks have seen it, so that half of a file being written is not taken for all; remarks
+    may change with each look, as a time does that is written there again and again."""
 
     def __init__(self, path: Path, every: float):
         self._path = path
@@ -114,20 +119,21 @@ class Filed:
     async def follow(self, tell: Tell) -> None:
         """See Source."""
         known: Targets | None = None
-        seen: str | None = None
+        seen: tuple[str | None, Targets | None] = (None, None)  # at the last look
         while True:
             text = await asyncio.to_thread(self._read)
-            found = self._parsed(text) if text is not None and (text == seen or known is None) else None
-            if found is not None and found != known:
+            found = self._parsed(text) if text is not None else None
+            same = text == seen[0] or (found and found == seen[1])
+            if found is not None and found != known and (same or known is None):
                 tell(found)
                 known = found
-            seen = text
+            seen = (text, found)
             await asyncio.sleep(self._every)
 
     def _read(self) -> str | None:
         try:
-            return self._path.read_text()
-        except (OSError, UnicodeDecodeError) as error:
+            return read_small(self._path)
+        except (OSError, ValueError) as error:
             self._complain(str(error))
             return None
 
@@ -144,3 +150,16 @@ class Filed:
         if why != self._wrong:
             log.warning("the workers in %s stay as they were: %s", self._path, why)
         self._wrong = why
+
+
+def read_small(path: Path) -> str:
+    """The text of a file that has at most MOST_BYTES. Whatever is there, it waits for nobody: a pipe would hold a thread, and with it the
+    end of the process, until somebody writes. Raises OSError, or ValueError for what is no such file."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise ValueError("it is no regular file")
+        data = file.read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES:
+        raise ValueError(f"it is over {MOST_BYTES} bytes long")
+    return data.decode()

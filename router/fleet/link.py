@@ -16,6 +16,7 @@ from router.fleet.breaker import Breaker, BreakerState
 from router.fleet.kept import NO_USES, KeptView
 from router.fleet.liveness import Liveness
 from router.fleet.reserve import held_back
+from router.fleet.sanity import Unfit, check_info
 from router.fleet.settings import LinkSettings
 from router.fleet.stream import Sink, Ticket, WorkerStream
 from router.fleet.tokenizers import BadTokenizer, TokenizerStore, assemble
@@ -108,6 +109,7 @@ class WorkerLink:
         self.retired = False  # its target has vanished: it gets nothing new
         self._context = context
         self._last_id = ""
+        self._unfit = ""  # why the worker there cannot be used, as it was told last
         self._hung = False
         self._closing = False
         self._kept = KeptView()
@@ -225,8 +227,7 @@ class WorkerLink:
             self._disconnect("the router stops")
             raise
         except ExceptionGroup as group:
-            level = logging.WARNING if self.worker else logging.DEBUG
-            log.log(level, "worker %s: %s", self.target, describe(group), exc_info=is_fault(group))
+            self._log_end(group)
             return told(group)
         finally:
             call.cancel()
@@ -234,6 +235,14 @@ class WorkerLink:
                 self._cursor.close()
                 self._cursor = None
         return CUT
+
+    def _log_end(self, group: BaseExceptionGroup[BaseException]) -> None:
+        """A worker that is not there is tried without a word; one that is and cannot be used is told of once."""
+        why = describe(group)
+        unfit = any(isinstance(cause, Unfit | BadTokenizer) for cause in _causes(group)) and why != self._unfit
+        level = logging.WARNING if self.worker or unfit else logging.DEBUG
+        log.log(level, "worker %s: %s", self.target, why, exc_info=is_fault(group))
+        self._unfit = why if unfit else self._unfit
 
     async def _converse(self, stub: "worker_pb2_grpc.WorkerAsyncStub", call: Any) -> None:
         """Returns never: whatever ends the stream is an exception within a group."""
@@ -243,17 +252,17 @@ class WorkerLink:
             await call.write(pb.Up(hello=hello))
             async with asyncio.timeout(context.settings.connect_timeout):  # wait_for may swallow a cancellation
                 info = await _welcome(call)
-            stream = self._stream()
+            stream = self._stream(info)
             group.create_task(_read(call, stream))
             group.create_task(_write(call, stream))
             group.create_task(self._ping(stream))
             group.create_task(self._watch(stream))
             group.create_task(self._join(stub, info, stream))
 
-    def _stream(self) -> WorkerStream:
+    def _stream(self, info: WorkerInfo) -> WorkerStream:
         context = self._context
         liveness = Liveness(context.settings, context.clock())
-        return WorkerStream(liveness, self.breaker, context.clock, self._note)
+        return WorkerStream(liveness, self.breaker, context.clock, self._note, vocab_size=info.vocab_size)
 
     async def _join(self, stub: "worker_pb2_grpc.WorkerAsyncStub", info: WorkerInfo, stream: WorkerStream) -> None:
         async def fetch() -> Mapping[str, bytes]:
@@ -328,7 +337,9 @@ async def _welcome(call: Any) -> WorkerInfo:
         raise LinkLost("the stream ended before Welcome")
     if not frame.HasField("welcome") or frame.welcome.protocol != wire.PROTOCOL:
         raise LinkLost(f"the first frame is no Welcome of protocol {wire.PROTOCOL}")
-    return wire.info_from_pb(frame.welcome.info)
+    info = wire.info_from_pb(frame.welcome.info)
+    check_info(info)
+    return info
 
 
 async def _read(call: Any, stream: WorkerStream) -> None:

@@ -14,6 +14,7 @@ from router.adapters.view import WorkerAdapters
 from router.fleet.breaker import Breaker
 from router.fleet.liveness import Liveness
 from router.fleet.outbound import Outbound
+from router.fleet.sanity import believed
 from router.placement.cursor import KvCursor
 from router.placement.unseen import Unseen
 from router.placement.view import Share
@@ -76,10 +77,20 @@ class Ticket:
 
 
 class WorkerStream:
-    """The state of one connection. `changed` is called whenever room may have opened or closed."""
+    """The state of one connection. `changed` is called whenever room may have opened or closed. The worker's token ids are below
+    `vocab_size`."""
 
-    def __init__(self, liveness: Liveness, breaker: Breaker, clock: Callable[[], float], changed: Callable[[], None]):
+    def __init__(
+        self,
+        liveness: Liveness,
+        breaker: Breaker,
+        clock: Callable[[], float],
+        changed: Callable[[], None],
+        *,
+        vocab_size: int,
+    ):
         self.liveness = liveness
+        self._vocab_size = vocab_size
         self._breaker = breaker
         self.outbound = Outbound()
         self.draining = False
@@ -190,7 +201,7 @@ class WorkerStream:
             case "reject":
                 self._reject(wire.reject_from_pb(frame.reject))
             case "load":
-                self._load(wire.load_from_pb(frame.load))
+                self._load(believed(wire.load_from_pb(frame.load)))
             case "draining":
                 self.draining = True
                 self._changed()
@@ -205,6 +216,8 @@ class WorkerStream:
 
     def _step(self, batch: pb.StepBatch) -> None:
         step = wire.step_from_pb(batch)
+        if batch.tokens and max(batch.tokens) >= self._vocab_size:
+            raise ValueError(f"token {max(batch.tokens)}, of a model with {self._vocab_size}")
         self._acknowledge(step.acked_seq)
         for delta in step.deltas:
             ticket = self._by_handle.get(delta.handle)

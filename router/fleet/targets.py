@@ -11,8 +11,14 @@ def split_target(target: str) -> tuple[str, int]:
     """Host and port of host:port, the host of an IPv6 address in brackets. Raises ValueError saying what is wrong."""
     host, _, port = target.rpartition(":")
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-    if not bare or any(each.isspace() or each in "/[]," for each in bare) or not (port.isascii() and port.isdecimal()):
+    if (
+        not bare
+        or any(each.isspace() or each in "/[],?#" for each in bare)
+        or not (port.isascii() and port.isdecimal())
+    ):
         raise ValueError(f"{target!r} is not host:port")
+    if not bare.isprintable():
+        raise ValueError(f"{target!r} is not host:port: it has characters that cannot be seen")
     if bare == host and ":" in host:
         raise ValueError(f"{target!r} is not host:port: an IPv6 address stands in brackets")
     if not 0 < int(port) < 1 << 16:

@@ -83,8 +83,8 @@ class KvIndex:
     def change(self, member: Member, added: Iterable[bytes], removed: Iterable[bytes]) -> None:
         """Hashes that appeared and went. Raises TooMany."""
         bit, hashes, confirmed = 1 << member.bit, member.hashes, self._confirmed
-        gone = [digest for digest in removed if digest in hashes]
-        hashes.difference_update(gone)
+        gone = hashes.intersection(removed)  # each once, however often it is told: a bit cleared twice would be set
+        hashes -= gone
         _clear(confirmed, gone, bit)
         for digest in added:
             hashes.add(digest)

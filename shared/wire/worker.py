@@ -3,8 +3,10 @@
 Everything that could outgrow a frame (`rpc.FRAME_LIMIT`) is written as several: prompts, step batches, KV hashes.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 
 from protos import worker_pb2 as pb
 from shared.hashing import HASH_BYTES
@@ -46,7 +48,12 @@ def _finish_to_pb(reason: FinishReason) -> pb.WorkerFinishReason.ValueType:
 
 
 def _finish_from_pb(reason: pb.WorkerFinishReason.ValueType) -> FinishReason:
-    return FinishReason[pb.WorkerFinishReason.Name(reason).removeprefix("WORKER_FINISH_REASON_")]
+    if reason not in _FINISHES:
+        raise ValueError(f"an unknown reason {reason} of an end")
+    return _FINISHES[reason]
+
+
+_FINISHES = {_finish_to_pb(reason): reason for reason in FinishReason}
 
 
 def submit_to_pb(request: TokenRequest) -> Iterator[pb.Up]:
@@ -226,6 +233,10 @@ def step_to_pb(step: StepDeltas) -> Iterator[pb.Down]:
 def _table(
     values: Sequence[float], width: int, tokens: Sequence[int], logprobs: Sequence[float]
 ) -> tuple[TokenLogprobs, ...]:
+    if len(tokens) != len(values) * width:
+        raise ValueError(f"{len(tokens)} alternatives, where {len(values)} rows have {width} each")
+    if not all(value < math.inf for value in chain(values, logprobs)):  # NaN is below nothing
+        raise ValueError("log-probabilities that are none")
     pairs = list(zip(tokens, logprobs, strict=True))
     return tuple(
         TokenLogprobs(sampled=value, top=tuple(pairs[i * width : (i + 1) * width])) for i, value in enumerate(values)
@@ -237,6 +248,8 @@ def _logprobs_from_pb(rows: pb.StepLogprobs) -> tuple[TokenLogprobs, ...]:
 
 
 def _prompt_from_pb(prompt: pb.PromptLogprobs) -> PromptLogprobs:
+    if prompt.first < 1:
+        raise ValueError("log-probabilities of a prompt's first token, which follows nothing")
     rows = _table(prompt.given, prompt.width, prompt.top_tokens, prompt.top_logprobs)
     return PromptLogprobs(first=prompt.first, rows=rows)
 
@@ -249,8 +262,12 @@ def step_from_pb(batch: pb.StepBatch) -> StepDeltas:
     for handle, count in zip(batch.handles, batch.counts, strict=True):
         tokens = tuple(batch.tokens[start : start + count])
         rows, prompt = logprobs.get(handle, ()), prompts.get(handle)
+        if len(tokens) != count or (rows and len(rows) != count):
+            raise ValueError(f"{count} tokens announced, {len(tokens)} there, with {len(rows)} log-probabilities")
         deltas.append(TokenDelta(handle=handle, tokens=tokens, logprobs=rows, prompt=prompt))
         start += count
+    if start != len(batch.tokens):
+        raise ValueError(f"{len(batch.tokens)} tokens, of which {start} are some choice's")
     return StepDeltas(step_seq=batch.step_seq, acked_seq=batch.acked_seq, deltas=tuple(deltas))
 
 
@@ -297,11 +314,16 @@ def reject_to_pb(rejected: Rejected) -> pb.Down:
     return pb.Down(reject=reject)
 
 
+_REJECTS = {pb.RejectCode.Value(f"REJECT_CODE_{code.name}"): code for code in RejectCode}
+
+
 def reject_from_pb(reject: pb.Reject) -> Rejected:
     """Why a request was not taken."""
+    if reject.code not in _REJECTS:
+        raise ValueError(f"an unknown code {reject.code} of a Reject")
     return Rejected(
         seq=reject.seq,
-        code=RejectCode[pb.RejectCode.Name(reject.code).removeprefix("REJECT_CODE_")],
+        code=_REJECTS[reject.code],
         message=reject.message,
         param=reject.param,
         retry_after_ms=reject.retry_after_ms if reject.HasField("retry_after_ms") else None,
@@ -332,6 +354,8 @@ def info_from_pb(info: pb.WorkerInfo) -> WorkerInfo:
 
 
 def _hashes(packed: bytes) -> tuple[bytes, ...]:
+    if len(packed) % HASH_BYTES:
+        raise ValueError(f"{len(packed)} bytes are no hashes of {HASH_BYTES}")
     return tuple(packed[i : i + HASH_BYTES] for i in range(0, len(packed), HASH_BYTES))
 
 

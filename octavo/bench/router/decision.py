@@ -136,7 +136,9 @@ def fleet(workers: int, blocks: int = BLOCKS) -> Fleet:
     )
     for number in range(workers):
         link, info = WorkerLink(f"worker-{number}:1", context), info_of(number, blocks)
-        stream = WorkerStream(Liveness(context.settings, time.monotonic()), link.breaker, time.monotonic, _nothing)
+        stream = WorkerStream(
+            Liveness(context.settings, time.monotonic()), link.breaker, time.monotonic, _nothing, vocab_size=2
+        )
         cursor = stream.cursor = KvCursor(made.index, made.index.join(info.worker_id, blocks), _nothing, _nothing)
         cursor.snapshot(KvSnapshot(epoch=1, sequence=0, hashes=(), last=True))
         link.worker = Connected(info=info, text=cast(ModelText, None), stream=stream)  # no text is made here

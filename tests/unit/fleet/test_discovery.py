@@ -2,13 +2,14 @@
 
 import asyncio
 import logging
+import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from router.fleet.discovery import Filed, Named, Source, where
+from router.fleet.discovery import MOST_BYTES, Filed, Named, Source, where
 from router.fleet.targets import BadFile, Targets, joined, parse, split_target
 from tests.fakes.scripted_worker import until
 
@@ -24,7 +25,23 @@ def test_host_and_port(target: str, parts: tuple[str, int]) -> None:
 
 
 @pytest.mark.parametrize(
-    "target", ["", "a", ":5", "a:", "a:0", "a:65536", "a:-1", "a:٣", "::1:5", "a b:5", "http://a:5"]
+    "target",
+    [
+        "",
+        "a",
+        ":5",
+        "a:",
+        "a:0",
+        "a:65536",
+        "a:-1",
+        "a:٣",
+        "::1:5",
+        "a b:5",
+        "http://a:5",
+        "a?b:5",
+        "\ufeffa:5",
+        "a\0:5",
+    ],
 )
 def test_what_is_no_address(target: str) -> None:
     with pytest.raises(ValueError, match=r"host:port|from 1 to 65535"):
@@ -128,6 +145,42 @@ async def test_a_file_is_read_again_and_bad_lines_change_nothing(
         await until(lambda: len(told) == 2, "the new one")
     assert told == [("a:1", "b:2"), ("c:3",)]
     assert caplog.text.count("line 2") == 1
+
+
+@pytest.mark.parametrize("kind", ["pipe", "directory", "device", "huge"])
+async def test_what_is_no_file_of_workers_holds_nothing_up(
+    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = Path("/dev/zero") if kind == "device" else tmp_path / "workers"
+    match kind:
+        case "pipe":
+            os.mkfifo(path)
+        case "directory":
+            path.mkdir()
+        case "huge":
+            path.write_text("a:1\n" * (MOST_BYTES // 4) + "b")
+    async with followed(Filed(path, QUICK)) as told:
+        await until(lambda: "stay as they were" in caplog.text, "the trouble to be told")
+        if kind != "device":
+            (path.rmdir if kind == "directory" else path.unlink)()
+            path.write_text("a:1\n" * (MOST_BYTES // 4))
+            await until(lambda: told, "the file")
+            assert told == [("a:1",)]
+
+
+async def test_a_remark_that_changes_with_each_look_keeps_no_worker_back(tmp_path: Path) -> None:
+    path, looks = tmp_path / "workers", 0
+
+    class Stamped(Filed):
+        def _read(self) -> str | None:
+            nonlocal looks
+            looks += 1
+            listed = "a:1" if looks < 4 else "a:1\nb:2" if looks < 9 else ""
+            return f"# written at {looks}\n{listed}\n"
+
+    async with followed(Stamped(path, QUICK)) as told:
+        await until(lambda: looks > 16, "some looks")
+    assert told == [("a:1",), ("a:1", "b:2")]  # and nothing is taken for no workers that may be only begun
 
 
 async def test_half_of_a_file_is_not_taken_for_all(tmp_path: Path) -> None:

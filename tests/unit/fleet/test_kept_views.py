@@ -69,7 +69,7 @@ class Changes:
         assert old is not None
         info = info_of(number % 2, 1_000 + number)
         info = dataclasses.replace(info, max_adapters=4 if number < 3 else 0)
-        stream = WorkerStream(old.stream.liveness, link.breaker, link._context.clock, lambda: None)
+        stream = WorkerStream(old.stream.liveness, link.breaker, link._context.clock, lambda: None, vocab_size=2)
         stream.cursor = old.stream.cursor
         link.worker, self.tickets = Connected(info=info, text=old.text, stream=stream), []
 

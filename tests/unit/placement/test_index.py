@@ -8,7 +8,7 @@ from router.placement.index import TOKENS_PER_HASH, KvIndex
 from shared.types import KvDelta, KvSnapshot
 
 HASHES = [bytes([number]) * 16 for number in range(8)]
-SOME = st.lists(st.sampled_from(HASHES), max_size=5, unique=True)
+SOME = st.lists(st.sampled_from(HASHES), max_size=5)
 ACTS = st.lists(
     st.tuples(
         st.sampled_from(["add", "remove", "replace", "predict", "release", "fade", "rejoin"]), st.integers(0, 2), SOME
@@ -42,7 +42,8 @@ def test_the_index_equals_a_model_of_sets(acts):
             else:
                 index.change(member, some if act == "add" else (), some if act == "remove" else ())
         elif act == "predict":
-            open_[at].append((index.predict(member, some), some))
+            prompt = list(dict.fromkeys(some))  # its hashes are a chain: none comes twice
+            open_[at].append((index.predict(member, prompt), prompt))
         elif act == "release" and open_[at]:
             open_[at].pop()[0].release()
         elif act == "fade" and open_[at]:
