@@ -45,7 +45,11 @@ class RouterConfig:
         default=None, metadata=_help("a file of workers, host:port a line, read again as it changes")
     )
     policy: Literal["cost", "least_loaded", "round_robin", "session"] = field(
-        default="cost", metadata=_help("which worker gets a request")
+        default="cost",
+        metadata=_help(
+            "which worker gets a request: by cost, the least seconds with its cache counted; the least_loaded; each in turn; or "
+            "by session, the same for prompts that begin alike"
+        ),
     )
     resume: Literal["any", "exact"] = field(
         default="any",
@@ -99,7 +103,8 @@ class RouterConfig:
             self._check_admin(name)
         _check(1 <= self.processes <= MOST_PROCESSES, f"processes must be from 1 to {MOST_PROCESSES}")
         _check(
-            bool(self.workers or self.workers_file), "workers must name at least one host:port, or workers_file a file"
+            bool(self.workers or self.workers_file),
+            "no workers: name them by --workers host:port,..., or a file of them by --workers-file",
         )
         for target in self.workers:
             try:

@@ -121,7 +121,7 @@ def _from_environ(environ: Mapping[str, str], prefix: str, hints: Mapping[str, A
 
 
 def _add_flag(parser: argparse.ArgumentParser, field: "dataclasses.Field[Any]", hint: Any, prefix: str) -> None:
-    default = "required" if field.default is dataclasses.MISSING else f"default: {_shown(field.default)}"
+    default = "required" if field.default is dataclasses.MISSING else f"default: {_shown(field.default, hint)}"
     text = f"{field.metadata.get('help', '')} ({default}; {prefix}{field.name.upper()})".replace("%", "%%").strip()
     flag = "--" + field.name.replace("_", "-")
     if hint is bool:
@@ -132,8 +132,18 @@ def _add_flag(parser: argparse.ArgumentParser, field: "dataclasses.Field[Any]", 
         parser.add_argument(flag, metavar=wanted(hint), help=text)
 
 
-def _shown(default: object) -> str:
-    return ",".join(map(str, default)) or "none" if isinstance(default, tuple) else str(default)
+def _shown(default: object, hint: Any) -> str:
+    """As it would be given."""
+    if ByteSize in _members(hint) and isinstance(default, int):
+        return _bytes(default)
+    if isinstance(default, tuple):
+        return ",".join(map(str, default)) or "none"
+    return "none" if default is None else str(default) or "empty"
+
+
+def _bytes(number: int) -> str:
+    units = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
+    return next((f"{number // size}{unit}" for unit, size in units if number and number % size == 0), str(number))
 
 
 def _from_flags(given: Mapping[str, Any], hints: Mapping[str, Any]) -> dict[str, Any]:

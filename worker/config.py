@@ -39,7 +39,7 @@ class WorkerConfig:
         metadata=_help("of weights, KV and activations; auto: as the model is stored, no float16 on CPU"),
     )
     kv_memory: Literal["auto"] | ByteSize = field(
-        default="auto", metadata=_help("for the KV cache; auto: by free memory")
+        default="auto", metadata=_help("for the KV cache, such as 2GiB; auto: by free memory")
     )
     memory_share: float = field(
         default=1.0, metadata=_help("of the free memory that auto counts on: 0.5 where two workers share a machine")
@@ -52,7 +52,7 @@ class WorkerConfig:
     target_itl_ms: Literal["auto", "off"] | float = field(
         default="auto",
         metadata=_help(
-            "what steps that decode and prefill stay under, by prediction; auto: twice what their decodes alone take, at "
+            "milliseconds that steps that decode and prefill stay under, by prediction; auto: twice what their decodes alone take, at "
             "least 25; off: prefills take what step-tokens allows"
         ),
     )
@@ -97,7 +97,7 @@ class WorkerConfig:
         default="", metadata=_help("directory of adapters, as `name` and `tenant/name`; looked at now and again")
     )
     adapter_host_bytes: ByteSize = field(default=ByteSize(2 << 30), metadata=_help("for adapters in host memory"))
-    drain_seconds: float = field(default=30.0, metadata=_help("for running requests when told to stop"))
+    drain_seconds: float = field(default=30.0, metadata=_help("seconds that running requests get when told to stop"))
     check_integrity: bool = field(default=False, metadata=_help("check the engine's invariants whenever it is idle"))
     log_level: LogLevel = field(default="info", metadata=_help("what is logged, on stderr"))
 

@@ -2,7 +2,9 @@
 
 import argparse
 import math
+import os
 from collections.abc import Callable
+from pathlib import Path
 from urllib.parse import urlsplit
 
 
@@ -36,6 +38,18 @@ def real(low: float, high: float = math.inf) -> Callable[[str], float]:
         return number
 
     return parse
+
+
+def output(text: str) -> Path:
+    """A file that can be written, said at once and not after what is to be kept in it was an hour's work."""
+    path = Path(text)
+    if not text or path.is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a file's name")
+    if not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r}: there is no directory {str(path.parent)!r}")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be written")
+    return path
 
 
 def url(text: str) -> str:

@@ -9,6 +9,9 @@ PUBLIC = "--target is the router's public gRPC address, not that of HTTP or of o
 OPERATORS = "--target is the router's --admin-grpc-listen, not where it serves the public"
 
 
+WORKER = "with --direct, WORKER is where octavo-worker listens: its --host and --port"
+
+
 @contextmanager
 def reaching(target: str, hint: str = PUBLIC) -> Iterator[None]:
     """Errors of a connection name the address and tell which is meant; those of a key, where commands take one from."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from octavo.cli.arguments import add_api_key, real, target
 from octavo.cli.columns import columns
-from octavo.cli.reach import OPERATORS, reaching
+from octavo.cli.reach import OPERATORS, WORKER, reaching
 from shared.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def add(commands: Any) -> None:
         "--deadline",
         type=real(0.0, MOST_SECONDS),
         metavar="SECONDS",
-        help="that what runs may go on there (the worker's --drain-seconds)",
+        help="that what runs there may go on, from 0 to 86400 (the worker's --drain-seconds)",
     )
 
 
@@ -101,7 +101,9 @@ def _drained(arguments: argparse.Namespace) -> "Drained":
     from octavo.client.workers import drain_directly
 
     if arguments.direct:
-        return drain_directly(_address(arguments.worker), arguments.deadline)
+        address = _address(arguments.worker)
+        with reaching(address, WORKER):
+            return drain_directly(address, arguments.deadline)
     with _client(arguments) as client:
         return client.drain(arguments.worker, arguments.deadline)
 

@@ -8,12 +8,11 @@ from typing import Self, cast
 import grpc
 
 from octavo.client.credentials import metadata_of
-from octavo.client.failures import told
+from octavo.client.failures import NotServed, Unreached, told
 from protos import admin_pb2 as pb
 from protos import admin_pb2_grpc as pb_grpc
 from protos import worker_pb2, worker_pb2_grpc
 from shared import rpc
-from shared.errors import Unavailable
 
 SECONDS = 60.0
 
@@ -98,5 +97,7 @@ def drain_directly(target: str, deadline_seconds: float | None = None) -> Draine
             call = cast("grpc.Call", error)  # every failure of a call is also the Call itself
             if rpc.is_rich(call):
                 raise rpc.from_rpc_error(call) from None
-            raise Unavailable("the worker cannot be reached, or the connection to it was lost") from None
+            if call.code() is grpc.StatusCode.UNIMPLEMENTED:
+                raise NotServed("what listens there is no worker") from None
+            raise Unreached("the worker cannot be reached, or the connection to it was lost") from None
     return Drained(worker_id=info.worker_id, unfinished=answer.unfinished)

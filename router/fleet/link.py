@@ -13,13 +13,14 @@ import grpc.aio
 from protos import worker_pb2 as pb
 from protos import worker_pb2_grpc
 from router.fleet.breaker import Breaker, BreakerState
+from router.fleet.ends import CUT, ENDED, HUNG, SILENT, LinkLost, describe, is_fault, reason_of, says_so, told
 from router.fleet.kept import NO_USES, KeptView
 from router.fleet.liveness import Liveness
 from router.fleet.reserve import held_back
-from router.fleet.sanity import Unfit, check_info
+from router.fleet.sanity import check_info
 from router.fleet.settings import LinkSettings
 from router.fleet.stream import Sink, Ticket, WorkerStream
-from router.fleet.tokenizers import BadTokenizer, TokenizerStore, assemble
+from router.fleet.tokenizers import TokenizerStore, assemble
 from router.placement.cursor import KvCursor
 from router.placement.index import KvIndex, Member
 from router.placement.view import Share, WorkerView
@@ -27,12 +28,6 @@ from router.text.tokenizer import ModelText
 from shared import rpc
 from shared.types import TokenRequest, WorkerInfo
 from shared.wire import worker as wire
-
-# What callers hear of a worker that is lost. The log has gRPC's words and the worker's name.
-CUT = "the connection to the worker that ran this was lost"
-SILENT = "the worker that ran this stopped answering"
-HUNG = "the worker that ran this makes no progress"
-ENDED = "the worker that ran this has stopped"
 
 CLOSE_AGAIN = 0.5  # seconds after which a link that should end is told so once more
 
@@ -55,10 +50,6 @@ _READY = LinkState.READY
 _BROKEN = LinkState.BROKEN
 _TAKING = (_READY, LinkState.SUSPECT, _BROKEN)
 _CLOSED = BreakerState.CLOSED
-
-
-class LinkLost(Exception):
-    """The stream is over; the message says why, in words that callers may hear too."""
 
 
 class LinkOwner(Protocol):
@@ -109,7 +100,7 @@ class WorkerLink:
         self.retired = False  # its target has vanished: it gets nothing new
         self._context = context
         self._last_id = ""
-        self._unfit = ""  # why the worker there cannot be used, as it was told last
+        self._unreached: str | None = None  # why, as it was logged
         self._hung = False
         self._closing = False
         self._kept = KeptView()
@@ -227,7 +218,7 @@ class WorkerLink:
             self._disconnect("the router stops")
             raise
         except ExceptionGroup as group:
-            self._log_end(group)
+            self._tell(group)
             return told(group)
         finally:
             call.cancel()
@@ -236,13 +227,16 @@ class WorkerLink:
                 self._cursor = None
         return CUT
 
-    def _log_end(self, group: BaseExceptionGroup[BaseException]) -> None:
-        """A worker that is not there is tried without a word; one that is and cannot be used is told of once."""
-        why = describe(group)
-        unfit = any(isinstance(cause, Unfit | BadTokenizer) for cause in _causes(group)) and why != self._unfit
-        level = logging.WARNING if self.worker or unfit else logging.DEBUG
-        log.log(level, "worker %s: %s", self.target, why, exc_info=is_fault(group))
-        self._unfit = why if unfit else self._unfit
+    def _tell(self, group: ExceptionGroup[Exception]) -> None:
+        """Logs a worker's end; and why nothing is reached at the target, once, until there is a worker or another reason."""
+        before, self._unreached = self._unreached, None if self.worker else reason_of(group)
+        if self.worker:
+            expected = self.retired or self.worker.stream.draining
+            level = logging.INFO if expected and not is_fault(group) else logging.WARNING
+            log.log(level, "worker %s: %s", self.target, describe(group), exc_info=is_fault(group))
+        elif self._unreached != before:
+            level = logging.INFO if says_so(group) else logging.WARNING
+            log.log(level, "no worker at %s, trying again: %s", self.target, describe(group), exc_info=is_fault(group))
 
     async def _converse(self, stub: "worker_pb2_grpc.WorkerAsyncStub", call: Any) -> None:
         """Returns never: whatever ends the stream is an exception within a group."""
@@ -351,29 +345,3 @@ async def _read(call: Any, stream: WorkerStream) -> None:
 async def _write(call: Any, stream: WorkerStream) -> None:
     while True:
         await call.write(await stream.next_frame())
-
-
-def _causes(error: BaseException) -> list[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        return [cause for inner in error.exceptions for cause in _causes(inner)]
-    return [error]
-
-
-def describe(error: BaseException) -> str:
-    """Why a stream ended, in a line for the log."""
-    cause = _causes(error)[0]
-    if isinstance(cause, grpc.aio.AioRpcError):
-        return f"{cause.code().name}: {cause.details()}"
-    return str(cause) or type(cause).__name__
-
-
-def told(error: BaseException) -> str:
-    """What callers hear of it: our words, nothing of what is inside."""
-    cause = _causes(error)[0]
-    return str(cause) if isinstance(cause, LinkLost) else CUT
-
-
-def is_fault(error: BaseException) -> bool:
-    """Whether any of its causes is something that a worker's end does not explain."""
-    expected = (grpc.aio.AioRpcError, LinkLost, BadTokenizer, TimeoutError, ValueError, asyncio.InvalidStateError)
-    return not all(isinstance(cause, expected) for cause in _causes(error))

@@ -28,6 +28,8 @@ def split_target(target: str) -> tuple[str, int]:
 
 def check_target(target: str) -> None:
     """Of a list: host:port, or dns:///name:port. Raises ValueError."""
+    if "/" in target.removeprefix(SCHEME) or (target.startswith("dns:") and not target.startswith(SCHEME)):
+        raise ValueError(f"{target!r} is not host:port, nor {SCHEME}name:port")
     split_target(target.removeprefix(SCHEME))
 
 

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 
 from tests.accept import fleet_chaos, placement, shared_prompts
-from tests.accept.run import Line, accept, tests
+from tests.accept.run import Line, accept, chosen, tests
 
 CASES = "tests/integration/test_router_cases.py"
 
@@ -63,7 +63,7 @@ LINES = (
 
 def main(numbers: Sequence[str]) -> int:
     """The lines with these numbers, or all."""
-    return accept("fleet", [line for line in LINES if not numbers or line.number in numbers])
+    return accept("fleet", chosen(LINES, numbers))
 
 
 if __name__ == "__main__":

@@ -66,6 +66,15 @@ def tests(*selection: str) -> Callable[[], Mapping[str, Any]]:
     return show
 
 
+def chosen(lines: Sequence[Line], numbers: Sequence[str]) -> Sequence[Line]:
+    """Those of these numbers, or all. Ends the process with status 2 where there is none of a number: no line at all would pass."""
+    there = [line.number for line in lines]
+    if strange := [number for number in numbers if number not in there]:
+        sys.stderr.write(f"no line {', '.join(strange)}; there are: {', '.join(there)}\n")
+        raise SystemExit(2)
+    return [line for line in lines if not numbers or line.number in numbers]
+
+
 def accept(name: str, lines: Sequence[Line]) -> int:
     """Shows each line, writes docs/results/NAME.json, and gives the exit status."""
     shown = []

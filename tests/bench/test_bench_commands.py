@@ -80,6 +80,8 @@ def test_a_sweep_makes_room_for_its_largest_step() -> None:
         ("kernels", "--decode", "1:-5", "'-5' is not a whole number of at least 0"),
         ("kernels", "--decode", "1:x", "'x' is not a whole number of at least 0"),
         ("kernels", "--prefill", "0:5", "'0' is not a whole number of at least 1"),
+        ("kernels", "--decode", "8", "'8' is not two numbers such as 8:200"),
+        ("peers", "--at", "8", "'8' is not C:N such as 8:96"),
         ("kernels", "--ops", "nosuch", "invalid choice: 'nosuch'"),
         ("bitwise", "--seconds", "-1", "'-1' is not a number of at least 0"),
     ],
@@ -91,6 +93,42 @@ def test_what_no_kernel_can_be_measured_with_is_refused_before_any_is(
         parsed(kind, flag, value)
     assert end.value.code == 2
     assert f"argument {flag}: {said}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "tenancy", "placement", "router"])
+def test_a_report_that_could_not_be_kept_is_refused_before_anything_is_measured(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [kind, *(["trace"] if kind == "placement" else [])]
+    for out, said in ((tmp_path / "none" / "x.json", "there is no directory"), (tmp_path, "is not a file's name")):
+        with pytest.raises(SystemExit) as end:
+            parsed(*given, "--json", str(out))
+        assert end.value.code == 2
+        assert said in capsys.readouterr().err
+    assert parsed(*given, "--json", str(tmp_path / "x.json")).json == tmp_path / "x.json"
+
+
+@pytest.mark.parametrize(("kind", "flag"), [("sweep", "--svg"), ("peers", "--table")])
+def test_so_is_a_plot_or_a_table(kind: str, flag: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parsed(kind, flag, str(tmp_path / "none" / "x"))
+    assert f"argument {flag}: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--kernels", "attention"), "--kernels needs --tune"),
+        (("--tiles", "tiles.json"), "--tiles needs --tune"),
+        (("--tries", "3"), "--tries needs --tune"),
+        (("--tune", "--ops", "attention"), "--tune takes --kernels"),
+    ],
+)
+def test_flags_of_tuning_and_of_measuring_are_not_silently_left_unread(
+    arguments: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.main(["bench", "kernels", *arguments]) == 1
+    assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", ["kernels", "bitwise", "engine", "sweep"])

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import math
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ from octavo.bench.placement.bound import lru_hit_rate
 from octavo.bench.placement.load import MOST, UNLOADED, doubling, p99
 from octavo.bench.placement.measures import hit_rate, summary
 from octavo.bench.placement.simulation import Setup, simulate
-from octavo.bench.placement.trace import GRAIN, Arrival
+from octavo.bench.placement.trace import GRAIN, Arrival, mooncake
 from octavo.bench.placement.worker import WorkerSpec
 from octavo.cli.main import main
 from router.placement import POLICIES
@@ -74,3 +75,71 @@ def test_the_command_reports_every_policy(tmp_path: Path, capsys: pytest.Capture
     assert all(one["requests"] == len(rows) for one in report["policies"].values())
     assert main(["bench", "placement", str(tmp_path / "none.gz")]) == 1
     assert "none.gz" in capsys.readouterr().err
+
+
+ROW = {"timestamp": 0, "input_length": 1500, "output_length": 60, "hash_ids": [1, 2, 3]}
+LINE = json.dumps(ROW)
+
+
+def test_a_trace_is_read_gzipped_or_not(tmp_path: Path) -> None:
+    plain, zipped = tmp_path / "plain.jsonl", tmp_path / "zipped.jsonl.gz"
+    plain.write_text(f"{LINE}\n{LINE}\n")
+    zipped.write_bytes(gzip.compress(plain.read_bytes()))
+    assert mooncake(plain) == mooncake(zipped)
+    assert len(mooncake(plain)) == 2
+    assert len(mooncake(plain, limit=1)) == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (f"{LINE}\nhello\n".encode(), "line 2: Expecting value"),
+        (b'{"timestamp": 1}\n', "line 1 has no 'hash_ids'"),
+        (b"[1]\n", "line 1: "),
+        (json.dumps(ROW | {"hash_ids": []}).encode(), "line 1: hash_ids"),
+        (json.dumps(ROW | {"hash_ids": ["a"]}).encode(), "line 1: hash_ids"),
+        (json.dumps(ROW | {"input_length": -1}).encode(), "line 1: hash_ids"),
+        (json.dumps(ROW | {"output_length": "60"}).encode(), "line 1: hash_ids"),
+        (json.dumps(ROW | {"timestamp": math.nan}).encode(), "line 1: its timestamp"),
+        (f"{json.dumps(ROW | {'timestamp': 9})}\n{LINE}\n".encode(), "line 2: its timestamp is before"),
+        (b"\xff\xfe\n", "decode"),
+        (gzip.compress(LINE.encode())[:-9], "end-of-stream"),
+        (gzip.compress(LINE.encode())[:12] + b"\xff" * 40, ""),
+    ],
+)
+def test_what_is_no_trace_is_refused_in_one_line_that_names_where(
+    content: bytes, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = tmp_path / "trace"
+    trace.write_bytes(content)
+    assert main(["bench", "placement", str(trace)]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"octavo: {trace} is no trace: ")
+    assert said in line
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--blocks", "7"], "7 blocks leave nothing for some of 8 workers"),
+        (["--blocks", "8"], "none of the requests fits into a worker's 4 blocks of 16 tokens"),
+        (["--blocks", "8", "--doubling", "cost"], "none of the requests fits"),
+        (["--step-times", "trace"], "has no step times of a worker"),
+        (["--step-times", "none"], "No such file"),
+    ],
+)
+def test_what_leaves_nothing_to_simulate_is_told_in_one_line(
+    flags: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "trace").write_text(LINE)
+    assert main(["bench", "placement", "trace", *flags]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+
+
+@pytest.mark.parametrize("speed", ["0", "-1", "fast", "inf", "nan"])
+def test_a_speed_that_is_none_is_refused(speed: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["bench", "placement", "trace", "--speed", speed])
+    assert f"argument --speed: {speed!r} is not " in capsys.readouterr().err

@@ -343,7 +343,7 @@ def test_without_a_gpu_nothing_is_tuned_and_one_line_says_why(interpret, table, 
 @pytest.mark.parametrize("options", [["--kernels", "attention"], ["--tiles", "tiles.json"]], ids=" ".join)
 def test_what_tuning_alone_heeds_is_refused_without_it(options, capsys) -> None:
     assert main(["bench", "kernels", *options]) == 1
-    assert "go with --tune" in capsys.readouterr().err
+    assert "needs --tune" in capsys.readouterr().err
 
 
 def test_a_kernel_that_has_no_tiles_is_named() -> None:

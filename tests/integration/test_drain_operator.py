@@ -176,10 +176,12 @@ async def test_a_drain_of_nobody_or_for_no_time_is_refused(site: Site, capsys: p
     assert await site.command("drain", "nobody", "--target", site.grpc, "--api-key", site.key) == 1
     assert await site.command("drain", "nobody", "--direct") == 1
     assert await site.command("drain", "127.0.0.1:1", "--direct") == 1
+    assert await site.command("drain", site.grpc, "--direct") == 1
     assert await site.command("drain", site.workers[0].target, "--target", site.grpc, "--api-key", "x") == 1
     said = capsys.readouterr().err
     assert "no worker 'nobody'" in said
     assert "'nobody' is no host:port" in said
-    assert "cannot be reached" in said
+    assert "127.0.0.1:1: the worker cannot be reached" in said
+    assert f"{site.grpc}: what listens there is no worker (with --direct, WORKER is where octavo-worker listens" in said
     assert not any(worker.hub.draining for worker in site.workers)
     assert not await site.store.audit_lines(AuditQuery(action="worker.drain"))

@@ -3,7 +3,12 @@
 import asyncio
 from typing import Any
 
+import grpc
+import grpc.aio
+import pytest
+
 from protos import worker_pb2 as pb
+from protos import worker_pb2_grpc
 from router.request import TextPrompt, TokenPrompt
 from shared import rpc
 from shared.errors import Unavailable
@@ -21,6 +26,84 @@ async def test_a_worker_that_comes_later_is_found(tmp_path):
             async with worker:
                 await router.ready()
                 assert [card.id for card in router.service.models()] == ["tiny"]
+
+
+def complaints(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What the log says of addresses where no worker is."""
+    return [record.getMessage() for record in caplog.records if record.getMessage().startswith("no worker at ")]
+
+
+async def test_an_address_where_nobody_listens_is_in_the_log_once_and_again_when_a_worker_has_gone(tmp_path, caplog):
+    async with ScriptedWorker(script=echo) as worker:
+        await worker.stop()
+        async with running_router(worker, tmp_path=tmp_path) as router:
+            said = await until(lambda: complaints(caplog), "a line in the log")
+            assert worker.target in said[0]
+            assert "UNAVAILABLE" in said[0]
+            async with worker:
+                await router.ready()
+                assert len(complaints(caplog)) == 1
+            await until(lambda: len(complaints(caplog)) == 2, "a second line")
+
+
+async def test_an_address_where_something_else_listens_is_in_the_log_once_with_what_is_wrong(tmp_path, caplog):
+    asked: list[str] = []
+
+    class Counting(grpc.aio.ServerInterceptor):  # type: ignore[misc]
+        async def intercept_service(self, continuation: Any, details: grpc.HandlerCallDetails) -> Any:
+            asked.append(details.method)
+            return await continuation(details)
+
+    server = grpc.aio.server(interceptors=[Counting()])
+    target = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    await server.start()
+    try:
+        async with running_router(target, tmp_path=tmp_path):
+            await until(lambda: len(asked) > 3, "several tries")
+        assert len(complaints(caplog)) == 1
+        assert f"no worker at {target}, trying again: what listens there is no worker" in complaints(caplog)[0]
+    finally:
+        await server.stop(None)
+
+
+class Loading(worker_pb2_grpc.WorkerServicer):
+    """A worker whose model is not there yet."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def Serve(self, requests: Any, context: Any) -> Any:
+        self.asked += 1
+        await rpc.abort(context, Unavailable("the model is still loading"))
+        yield
+
+
+async def test_a_worker_that_still_loads_is_in_the_log_once_and_is_no_warning(tmp_path, caplog):
+    caplog.set_level("INFO")
+    server, loading = rpc.server(receive_limit=rpc.INTERNAL_RECEIVE_LIMIT), Loading()
+    worker_pb2_grpc.add_WorkerServicer_to_server(loading, server)
+    target = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    await server.start()
+    try:
+        async with running_router(target, tmp_path=tmp_path):
+            await until(lambda: loading.asked > 3, "several tries")
+        assert complaints(caplog) == [f"no worker at {target}, trying again: UNAVAILABLE: the model is still loading"]
+        assert not [record for record in caplog.records if record.levelname == "WARNING"]
+    finally:
+        await server.stop(None)
+
+
+@pytest.mark.parametrize(("draining", "level"), [(True, "INFO"), (False, "WARNING")])
+async def test_the_end_of_a_worker_that_said_so_is_no_warning(draining, level, tmp_path, caplog):
+    caplog.set_level("INFO")
+    async with ScriptedWorker(script=echo) as worker, running_router(worker, tmp_path=tmp_path) as router:
+        await router.ready()
+        if draining:
+            worker.now.send(pb.Down(draining=pb.Draining()))
+        worker.now.drop()
+        start = f"worker {worker.target}: "
+        said = await until(lambda: [each for each in caplog.records if each.getMessage().startswith(start)], "its end")
+        assert said[0].levelname == level
 
 
 async def test_hello_comes_first_and_a_ping_follows(tmp_path):

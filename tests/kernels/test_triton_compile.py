@@ -52,6 +52,23 @@ def test_a_tile_that_spills_or_takes_too_much_shared_memory_fails_the_check(tile
     assert "1 do not fit" in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("sm_91",), "no architecture 'sm_91'; there are: sm_80"),
+        (("sm_90", "--tiles", "none.json"), "the table of tiles none.json cannot be read"),
+        (("sm_90", "--match", "nosuch"), "no case's name has 'nosuch'"),
+        (("sm_90", "--json", "none/table.json"), "there is no directory 'none'"),
+    ],
+)
+def test_what_leaves_nothing_to_compile_is_told_and_is_no_kernel_that_does_not_fit(
+    arguments: tuple[str, ...], said: str
+) -> None:
+    done = check(*arguments)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert said in done.stderr.splitlines()[-1]
+
+
 def test_every_architecture_has_a_tile_for_every_kernel() -> None:
     kernels = {kernel for kernel, _, _ in Tiles.read("sm_90")}
     for arch in (*SHARED_LIMIT, "interpreter"):

@@ -9,6 +9,8 @@ from octavo.bench.placement.router import Outcome, SimRouter
 from octavo.bench.placement.trace import Arrival
 from octavo.bench.placement.worker import SimWorker, WorkerSpec
 from router.placement.view import Policy
+from shared.errors import InvalidRequest
+from shared.hashing import BLOCK_SIZE
 
 DELAY = 0.0005  # seconds, one way
 SAMPLE = 0.25  # seconds between looks at what is outstanding
@@ -35,7 +37,7 @@ class Run:
 
 
 def simulate(arrivals: Sequence[Arrival], policy: Policy, setup: Setup) -> Run:
-    """Until every request has ended."""
+    """Until every request has ended. Raises InvalidRequest where not one could be served."""
     clock, outcomes = SimClock(), list[Outcome]()
     workers = [
         SimWorker(f"w{number:03d}", setup.spec, clock, seed=setup.seed, delay=DELAY) for number in range(setup.workers)
@@ -56,6 +58,10 @@ def simulate(arrivals: Sequence[Arrival], policy: Policy, setup: Setup) -> Run:
 
     clock.at(1.0, look)
     clock.run()
+    if not outcomes:
+        raise InvalidRequest(
+            f"none of the requests fits into a worker's {setup.spec.blocks} blocks of {BLOCK_SIZE} tokens"
+        )
     failed = sum(router.failed for router in routers)
     return Run(outcomes=outcomes, outstanding=outstanding, failed=failed, steps=sum(worker.steps for worker in workers))
 

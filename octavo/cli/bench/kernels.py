@@ -9,6 +9,7 @@ from octavo.cli.arguments import real, whole
 from octavo.cli.bench.options import add_json, add_kernels, positive, progress, refused, write
 from shared.errors import InvalidRequest
 
+TRIES = 24
 OPS = (
     "attention", "attn_in", "attn_out", "embed", "greedy", "layers", "logits", "mlp", "prepare", "sample",
 )  # fmt: skip
@@ -59,22 +60,23 @@ def add_tuning(parser: argparse.ArgumentParser) -> None:
         help="the table that --tune reads and writes (the one that launches read: OCTAVO_GPU_TILES, or the package's own)",
     )
     parser.add_argument(
-        "--tries", type=positive, default=24, help="tiles of an entry that --tune times at most (%(default)s)"
+        "--tries", type=positive, default=TRIES, help="tiles of an entry that --tune times at most (%(default)s)"
     )
 
 
 def pair(text: str) -> tuple[int, int]:
     """argparse's type of two numbers, the second of which may be 0."""
-    first, _, second = text.partition(":")
+    first, between, second = text.partition(":")
+    if not between:
+        raise argparse.ArgumentTypeError(f"{text!r} is not two numbers such as 8:200")
     return positive(first), whole(0)(second)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """The table goes to stderr, the report to --json or stdout."""
+    _check(arguments)
     if arguments.tune:
         return tune(arguments)
-    if arguments.kernels or arguments.tiles:
-        raise InvalidRequest("--kernels and --tiles go with --tune; --ops chooses what is timed")
     from octavo.cli.pull import fetched
     from worker.config import WorkerConfig
     from worker.loading import set_threads
@@ -102,6 +104,16 @@ def run(arguments: argparse.Namespace) -> int:
     progress(markdown(made["kernels"]))
     write(made, arguments.json)
     return 0
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """Raises InvalidRequest for what would be left unread: --ops picks what is measured, --kernels what is tuned."""
+    if arguments.tune and arguments.ops:
+        raise InvalidRequest("--ops picks what is measured; --tune takes --kernels")
+    tuning = {"--kernels": arguments.kernels, "--tiles": arguments.tiles, "--tries": arguments.tries != TRIES}
+    given = [flag for flag, value in tuning.items() if value]
+    if given and not arguments.tune:
+        raise InvalidRequest(f"{given[0]} needs --tune; what is measured is picked by --ops")
 
 
 def tune(arguments: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from octavo.cli.arguments import whole
+from octavo.cli.arguments import output, whole
 
 if TYPE_CHECKING:
     from octavo.bench.workload import Workload
@@ -21,13 +21,15 @@ def positive(text: str) -> int:
 
 def load(text: str) -> tuple[int, int]:
     """argparse's type of C:N, N requests of which C run at a time."""
-    concurrency, _, requests = text.partition(":")
+    concurrency, between, requests = text.partition(":")
+    if not between:
+        raise argparse.ArgumentTypeError(f"{text!r} is not C:N such as 8:96")
     return positive(concurrency), positive(requests)
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
     """--json."""
-    parser.add_argument("--json", type=Path, metavar="OUT", help="where the report goes (stdout)")
+    parser.add_argument("--json", type=output, metavar="OUT", help="where the report goes (stdout)")
 
 
 def add_workload(parser: argparse.ArgumentParser) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from octavo.cli.arguments import output
 from octavo.cli.bench.options import add_engine, add_json, load, positive, progress, write
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def add(kinds: Any) -> None:
     parser.add_argument("--scripts", type=Path, help="the peers' programs (in shared/peers beside the checkout)")
     parser.add_argument("--timeout", type=float, default=900.0, help="seconds for each program (%(default)s)")
     parser.add_argument("--quick", action="store_true", help="a few short requests, to see that all runs: no figures")
-    parser.add_argument("--table", type=Path, metavar="OUT", help="where the tables go as Markdown (stderr)")
+    parser.add_argument("--table", type=output, metavar="OUT", help="where the tables go as Markdown (stderr)")
     add_engine(parser)
     add_json(parser)
     parser.set_defaults(run=run, takes_rest=False)

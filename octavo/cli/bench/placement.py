@@ -5,7 +5,9 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from octavo.cli.arguments import real
 from octavo.cli.bench.options import add_json, positive, progress, write
+from shared.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,32 +27,59 @@ def add(kinds: Any) -> None:
         "policies and index, the worker's own scheduler and block pool, time by the step-time model. The same arguments "
         "give the same figures.",
     )
-    parser.add_argument("trace", type=Path, help="a .jsonl.gz of timestamps, lengths and block hashes")
-    parser.add_argument("--policies", nargs="+", choices=POLICIES, default=POLICIES, metavar="POLICY", help="(all)")
-    parser.add_argument("--workers", type=positive, default=8, help="(%(default)s)")
-    parser.add_argument("--routers", type=positive, default=1, help="that take requests in turn (%(default)s)")
-    parser.add_argument("--blocks", type=positive, default=30_000, help="of the trace, over all caches (%(default)s)")
+    parser.add_argument(
+        "trace",
+        type=Path,
+        metavar="TRACE",
+        help="a file of JSON lines, gzipped or not: timestamp (ms), input_length and output_length (tokens), hash_ids (one for each 512 "
+        "tokens of the prompt)",
+    )
+    parser.add_argument(
+        "--policies",
+        nargs="+",
+        choices=POLICIES,
+        default=POLICIES,
+        metavar="POLICY",
+        help=f"of {', '.join(POLICIES)} (all)",
+    )
+    parser.add_argument("--workers", type=positive, metavar="N", default=8, help="workers (%(default)s)")
+    parser.add_argument(
+        "--routers", type=positive, metavar="N", default=1, help="routers, which take requests in turn (%(default)s)"
+    )
+    parser.add_argument(
+        "--blocks",
+        type=positive,
+        metavar="N",
+        default=30_000,
+        help="blocks of 512 of the trace's tokens that all workers' caches hold together (%(default)s)",
+    )
     speed = parser.add_mutually_exclusive_group()
-    speed.add_argument("--speed", type=_factor, default=1.0, help="times as many requests a second (%(default)s)")
+    speed.add_argument(
+        "--speed",
+        type=_factor,
+        metavar="FACTOR",
+        default=1.0,
+        help="times the trace's own requests a second (%(default)s)",
+    )
     speed.add_argument(
         "--doubling",
         choices=POLICIES,
         metavar="POLICY",
         help="at the speed where this policy's p99 of TTFT is twice what it is without load, looked for on the same requests",
     )
-    parser.add_argument("--requests", type=positive, help="the trace's first so many (all)")
+    parser.add_argument("--requests", type=positive, metavar="N", help="only the trace's first so many (all)")
     parser.add_argument(
         "--step-times",
         type=Path,
         metavar="FILE",
-        help="that a worker keeps below its cache directory (a small model's)",
+        help="step times as a worker keeps them in step_times/ of its cache directory (a small model's)",
     )
     parser.add_argument(
         "--over-grpc",
         type=_factor,
         metavar="SECONDS",
-        help="only what comes in the first so many seconds, simulated and then, in as much time, over real streams between a router and "
-        "workers that sleep through their steps; with each policy",
+        help="replay only what comes in the first so many seconds, simulated and then, in as much time, over real streams between a router "
+        "and workers that sleep through their steps; with each policy",
     )
     add_json(parser)
     parser.set_defaults(run=run, takes_rest=False)
@@ -58,21 +87,26 @@ def add(kinds: Any) -> None:
 
 def _factor(text: str) -> float:
     """argparse's type of a positive, finite number."""
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError("must be positive and finite")
+    value = real(0.0)(text)
+    if not value:
+        raise argparse.ArgumentTypeError(f"{text!r} is not above 0")
     return value
 
 
 def _setup(arguments: argparse.Namespace) -> "Setup":
-    """Raises OSError, ValueError, KeyError or TypeError where the step times cannot be read."""
+    """Raises InvalidRequest where the step times cannot be read, or a worker's cache would hold nothing."""
     from octavo.bench.placement import simulation, trace, worker
     from shared.hashing import BLOCK_SIZE
     from worker.scheduler.steptime import ASSUMED, StepTimes
 
+    if arguments.blocks < arguments.workers:
+        raise InvalidRequest(f"{arguments.blocks} blocks leave nothing for some of {arguments.workers} workers")
     parameters = ASSUMED
     if arguments.step_times:
-        parameters = StepTimes(json.loads(arguments.step_times.read_bytes())["parameters"]).parameters
+        try:
+            parameters = StepTimes(json.loads(arguments.step_times.read_bytes())["parameters"]).parameters
+        except (ValueError, KeyError, TypeError) as error:
+            raise InvalidRequest(f"{arguments.step_times} has no step times of a worker: {error}") from error
     each = arguments.blocks * trace.GRAIN // BLOCK_SIZE // arguments.workers
     spec = worker.WorkerSpec(parameters=parameters, blocks=each)
     return simulation.Setup(workers=arguments.workers, routers=arguments.routers, spec=spec)
@@ -84,9 +118,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     try:
         arrivals, setup = trace.mooncake(arguments.trace, limit=arguments.requests), _setup(arguments)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        progress(f"octavo: cannot read that: {error}")
-        return 1
+    except trace.BadTrace as error:
+        raise InvalidRequest(f"{arguments.trace} is no trace: {error}") from error
     return _tell(arguments, arrivals, setup) if arrivals else _nothing()
 
 

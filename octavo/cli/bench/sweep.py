@@ -2,9 +2,9 @@
 
 import argparse
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from octavo.cli.arguments import output
 from octavo.cli.bench.options import add_engine, add_json, positive, progress, write
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def add(kinds: Any) -> None:
     parser.add_argument("--at", type=positive, nargs=2, default=[200, 8], metavar=("CONTEXT", "BATCH"), help="(200 8)")
     parser.add_argument("--repeats", type=positive, default=8, help="of a step each time (%(default)s)")
     parser.add_argument("--rounds", type=positive, default=3, help="over all points (%(default)s)")
-    parser.add_argument("--svg", type=Path, metavar="OUT", help="where a plot goes")
+    parser.add_argument("--svg", type=output, metavar="OUT", help="where a plot goes")
     add_engine(parser)
     add_json(parser)
     parser.set_defaults(run=run, takes_rest=False)

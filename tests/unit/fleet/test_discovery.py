@@ -68,6 +68,9 @@ def test_a_list_may_hold_names() -> None:
     found = where(["a:1", "dns:///workers:50061", "a:1"], Path("workers"))
     assert found.fixed == ("a:1",)
     assert [type(source) for source in found.sources] == [Named, Filed]
+    for mistake in ("dns:workers:50061", "dns://workers:50061", "http://a:5"):
+        with pytest.raises(ValueError, match=r"is not host:port, nor dns:///name:port"):
+            where([mistake])
     with pytest.raises(ValueError, match="host:port"):
         where(["dns:///workers"])
 
