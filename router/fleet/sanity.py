@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 from shared.types import Load, WorkerInfo
 
@@ -39,5 +40,5 @@ def check_info(info: WorkerInfo) -> None:
 def believed(load: Load) -> Load:
     """The report; a measure that is no number, endless or negative counts as not measured, which is 0. Placement compares sums of them,
     and one that compares with nothing would leave no worker to choose."""
-    wrong = {name: 0.0 for name in _MEASURED if not 0 <= getattr(load, name) < math.inf}
+    wrong: dict[str, Any] = {name: 0.0 for name in _MEASURED if not 0 <= getattr(load, name) < math.inf}
     return replace(load, **wrong) if wrong else load

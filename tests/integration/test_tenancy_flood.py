@@ -104,7 +104,9 @@ async def test_what_waits_at_the_door_has_its_place_before_what_comes() -> None:
     waiting = [asyncio.create_task(door.enter(callers[0])) for _ in range(20)]
     done = await asyncio.gather(*waiting, return_exceptions=True)
     bounced = sum(isinstance(one, Overloaded) for one in done)
-    assert bounced == 20 - 2 - service.places, "one passes at once and one in the next turn, and as many wait as there are places"
+    assert bounced == 20 - 2 - service.places, (
+        "one passes at once and one in the next turn, and as many wait as there are places"
+    )
     await door.enter(callers[1])
 
 

@@ -53,20 +53,7 @@ def add(kinds: Any) -> None:
         default=30_000,
         help="blocks of 512 of the trace's tokens that all workers' caches hold together (%(default)s)",
     )
-    speed = parser.add_mutually_exclusive_group()
-    speed.add_argument(
-        "--speed",
-        type=_factor,
-        metavar="FACTOR",
-        default=1.0,
-        help="times the trace's own requests a second (%(default)s)",
-    )
-    speed.add_argument(
-        "--doubling",
-        choices=POLICIES,
-        metavar="POLICY",
-        help="at the speed where this policy's p99 of TTFT is twice what it is without load, looked for on the same requests",
-    )
+    _add_speed(parser)
     parser.add_argument("--requests", type=positive, metavar="N", help="only the trace's first so many (all)")
     parser.add_argument(
         "--step-times",
@@ -83,6 +70,24 @@ def add(kinds: Any) -> None:
     )
     add_json(parser)
     parser.set_defaults(run=run, takes_rest=False)
+
+
+def _add_speed(parser: argparse.ArgumentParser) -> None:
+    """How fast the trace's requests come, or by what that is looked for."""
+    speed = parser.add_mutually_exclusive_group()
+    speed.add_argument(
+        "--speed",
+        type=_factor,
+        metavar="FACTOR",
+        default=1.0,
+        help="times the trace's own requests a second (%(default)s)",
+    )
+    speed.add_argument(
+        "--doubling",
+        choices=POLICIES,
+        metavar="POLICY",
+        help="at the speed where this policy's p99 of TTFT is twice what it is without load, looked for on the same requests",
+    )
 
 
 def _factor(text: str) -> float:
