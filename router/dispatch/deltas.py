@@ -7,7 +7,12 @@ from shared.types import TokenDelta
 
 
 def first(delta: TokenDelta, room: int) -> TokenDelta:
-    """So many of its tokens: a worker that does not end a choice at its length makes no caller pay for more than was asked."""
+    """So many of its tokens: a worker that does not end a choice at its length makes no caller pay for more than was asked.
+
+    Raises ValueError where its rows are not its tokens'.
+    """
+    if delta.logprobs and len(delta.logprobs) != len(delta.tokens):
+        raise ValueError(f"{len(delta.logprobs)} log-probabilities of {len(delta.tokens)} tokens")
     if len(delta.tokens) <= room:
         return delta
     return replace(delta, tokens=delta.tokens[:room], logprobs=delta.logprobs[:room])

@@ -262,8 +262,8 @@ def step_from_pb(batch: pb.StepBatch) -> StepDeltas:
     for handle, count in zip(batch.handles, batch.counts, strict=True):
         tokens = tuple(batch.tokens[start : start + count])
         rows, prompt = logprobs.get(handle, ()), prompts.get(handle)
-        if len(tokens) != count or (rows and len(rows) != count):
-            raise ValueError(f"{count} tokens announced, {len(tokens)} there, with {len(rows)} log-probabilities")
+        if len(tokens) != count:
+            raise ValueError(f"{count} tokens announced, {len(tokens)} there")
         deltas.append(TokenDelta(handle=handle, tokens=tokens, logprobs=rows, prompt=prompt))
         start += count
     if start != len(batch.tokens):

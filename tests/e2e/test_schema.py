@@ -28,8 +28,16 @@ WITH_BODIES = (
     "POST /v1/unload_lora_adapter",
 )
 OTHERS = (
-    *("GET /v1/models", "GET /v1/models/{model_id}", "GET /v1/adapters", "DELETE /v1/adapters/{name}"),
-    *("GET /health", "GET /ready", "GET /version", "GET /metrics"),
+    *("GET /v1/models", "GET /v1/models/{model_id}", "GET /v1/adapters"),
+    *(
+        "GET /v1/adapters/{name}",
+        "DELETE /v1/adapters/{name}",
+        "GET /",
+        "GET /health",
+        "GET /ready",
+        "GET /version",
+        "GET /metrics",
+    ),
 )
 
 

@@ -111,7 +111,7 @@ _CUT = {
 }
 
 _ROUTES = {
-    "root": (head("/", method="GET"), 404),
+    "root": (head("/", method="POST"), 405),
     "old version": (post("/v0/completions", b"{}"), 404),
     "dots": (head("/../../etc/passwd", method="GET"), 404),
     "percents": (head("/%00%ff%2e%2e/", method="GET"), 404),

@@ -33,7 +33,7 @@ async def test_a_text_prompt_is_answered_in_text(tmp_path):
         check_ends_once(pieces)
         count = len(encode("Hello wörld"))
         usage = generation.usage
-        assert (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens) == (count, count, 16)
+        assert (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens) == (count, count, min(count, 16))
         assert router.metric("requests_total", model="tiny", outcome="ok") == 1
         assert router.metric("requests_in_flight", model="tiny") == 0
         assert router.metric("output_tokens_total", model="tiny") == count

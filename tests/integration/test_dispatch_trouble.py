@@ -302,8 +302,9 @@ async def test_tokenize_and_detokenize_are_each_others_inverse(tmp_path):
 # ---- faults of one request
 
 
-async def test_a_request_that_cannot_be_told_ends_alone(tmp_path, caplog):
-    """Its worker sends one log-probability for two tokens; the other request of the same stream does not notice."""
+@pytest.mark.parametrize("rows", [1, 3])
+async def test_a_request_that_cannot_be_told_ends_alone(tmp_path, caplog, rows):
+    """Its worker sends other log-probabilities than two for two tokens; the other request of the same stream does not notice."""
     async with ScriptedWorker() as worker, running_router(worker, tmp_path=tmp_path) as router:
         await router.ready()
         bad = asyncio.create_task(router.service.generate(request(logprobs=0)))
@@ -313,7 +314,7 @@ async def test_a_request_that_cannot_be_told_ends_alone(tmp_path, caplog):
         worker.now.load()
         generation = await bad
         worker.now.tokens(fine.choices[0].handle, [20])
-        worker.now.tokens(broken.choices[0].handle, [20, 21], logprobs=[TokenLogprobs(sampled=-1.0)])
+        worker.now.tokens(broken.choices[0].handle, [20, 21], logprobs=[TokenLogprobs(sampled=-1.0)] * rows)
         with pytest.raises(errors.Internal, match="the router failed on this request"):
             await collect(generation)
         worker.now.tokens(fine.choices[0].handle, [21, 22])

@@ -193,7 +193,7 @@ async def test_a_taken_port_is_one_line_and_status_1(flag: str, tmp_path: Path) 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         other = "--grpc-port" if flag == "--http-port" else "--http-port"
-        arguments = [flag, str(port), other, "0", "--workers", "127.0.0.1:1", "--log-level", "warning"]
+        arguments = [flag, str(port), other, "0", "--workers", "127.0.0.1:1", "--log-level", "error"]
         process = await spawn(arguments, tmp=tmp_path)
         async with asyncio.timeout(BOUND):
             out, err = await process.communicate()

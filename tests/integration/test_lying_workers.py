@@ -81,7 +81,6 @@ NONSENSE = {
     "a log-probability that is no number": _logprobs(sampled=[math.nan]),
     "an endless one": _logprobs(sampled=[-1.0], width=1, top_tokens=[3], top_logprobs=[math.inf]),
     "too few alternatives": _logprobs(sampled=[-1.0], width=4_000_000_000),
-    "log-probabilities of more tokens": _logprobs(sampled=[-1.0, -1.0]),
     "the prompt's first token's": _step(prompt_logprobs=[pb.PromptLogprobs(handle=1, first=0, given=[-1.0])]),
     "half a hash": pb.Down(kv_delta=pb.KvDelta(epoch=1, sequence=1, added=b"abc")),
     "half a hash that goes": pb.Down(kv_delta=pb.KvDelta(epoch=1, sequence=1, removed=bytes(17))),

@@ -70,7 +70,7 @@ async def test_every_route_and_method_wants_a_key_but_probes(tmp_path: Path) -> 
     async with open_router(tmp_path) as router:
         key = await add(router.store, "acme")
         await router.known()
-        for path in ("/health", "/ready", "/version", "/metrics", "/openapi.json", "/docs"):
+        for path in ("/", "/health", "/ready", "/version", "/metrics", "/openapi.json", "/docs"):
             assert (await router.http.get(path)).status_code == 200
         hidden = (
             "/v1/models",
@@ -79,7 +79,6 @@ async def test_every_route_and_method_wants_a_key_but_probes(tmp_path: Path) -> 
             "//v1/models",
             "/health/",
             "/V1/models",
-            "/",
             "/v1/../v1/models",
         )
         for path in hidden:
