@@ -44,9 +44,16 @@ def _client_options(receive_limit: int) -> list[tuple[str, int]]:
     return [*_KEEPALIVE, *limits, *reconnect]
 
 
-def channel(target: str, *, receive_limit: int = INTERNAL_RECEIVE_LIMIT) -> grpc.aio.Channel:
-    """A plaintext channel to `host:port` (or any gRPC target). Must be called inside the event loop that uses it."""
-    return grpc.aio.insecure_channel(target, options=_client_options(receive_limit))
+def _unread_options(unread: int | None) -> Options:
+    """gRPC widens a stream's window to what a connection could carry, also where nobody reads: the more that waits, the wider."""
+    return () if unread is None else (("grpc.http2.lookahead_bytes", unread), ("grpc.http2.bdp_probe", 0))
+
+
+def channel(target: str, *, receive_limit: int = INTERNAL_RECEIVE_LIMIT, unread: int | None = None) -> grpc.aio.Channel:
+    """A plaintext channel to `host:port` (or any gRPC target). Must be called inside the event loop that uses it. `unread` bounds the
+    bytes of a stream that have come and nobody has read, a message more or less; without it they are some megabytes.
+    """
+    return grpc.aio.insecure_channel(target, options=[*_client_options(receive_limit), *_unread_options(unread)])
 
 
 def blocking_channel(target: str, *, receive_limit: int = INTERNAL_RECEIVE_LIMIT) -> grpc.Channel:

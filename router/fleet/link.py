@@ -30,6 +30,7 @@ from shared.types import TokenRequest, WorkerInfo
 from shared.wire import worker as wire
 
 CLOSE_AGAIN = 0.5  # seconds after which a link that should end is told so once more
+UNREAD = 16 << 10  # bytes of a worker's frames that wait here: all are before what it says to a new request
 
 log = logging.getLogger(__name__)
 
@@ -190,7 +191,7 @@ class WorkerLink:
     async def _run(self) -> None:
         settings = self._context.settings
         backoff = settings.backoff_first
-        async with rpc.channel(self.target) as channel:
+        async with rpc.channel(self.target, unread=UNREAD) as channel:
             stub: worker_pb2_grpc.WorkerAsyncStub = worker_pb2_grpc.WorkerStub(channel)
             self.stub = stub
             while not self._closing:
