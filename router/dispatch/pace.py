@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from typing import Protocol
 
-_SLICE = 8  # told in one turn of the loop
+_SLICE = 4  # told in one turn of the loop
 _HOPS = 2  # turns of the loop after which the tasks that a round has woken have written
 _PAUSE = 3.0  # times what a round took
 

@@ -30,7 +30,7 @@ from shared.types import TokenRequest, WorkerInfo
 from shared.wire import worker as wire
 
 CLOSE_AGAIN = 0.5  # seconds after which a link that should end is told so once more
-UNREAD = 16 << 10  # bytes of a worker's frames that wait here: all are before what it says to a new request
+UNREAD = 8 << 10  # bytes of a worker's frames that wait here: all are before what it says to a new request
 
 log = logging.getLogger(__name__)
 
