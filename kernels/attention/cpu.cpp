@@ -119,7 +119,7 @@ struct Attention {
       total[r] = soften(desk.scores + r * PITCH, desk.weights(r), seen(token + shift), scale * LOG2_E, top[r]);
       top[r] *= scale;
     });
-    all_values(desk, blocks, item.count, dim(), to);
+    all_values(desk, blocks, feed, item.count, dim(), to);
   }
 
   void nothing(const Item& item, float* to, float* top, float* total) const {

@@ -63,6 +63,18 @@ class Feed {
     else if (coming_ < end_) ask(next_.block(coming_++));
   }
 
+  // The next `count` lines, so that memory has something to do all along.
+  void lines(int count) {
+    for (; count > 0; count--, line_ += 64) {
+      if (line_ == stop_) {
+        if (at_ < now_.last) open(now_.block(at_++));
+        else if (coming_ < end_) open(next_.block(coming_++));
+        else return;
+      }
+      prefetch_l2(line_);
+    }
+  }
+
   int asked_of_next() const { return coming_ - next_.first; }
 
  private:
@@ -73,8 +85,14 @@ class Feed {
     for (int64_t i = 0; i < 2 * block.dim * PLACES * (int64_t)sizeof(T); i += 64) prefetch_l2(at + i);
   }
 
+  void open(const Block<T>& block) {
+    line_ = reinterpret_cast<const char*>(block.keys);
+    stop_ = line_ + 2 * block.dim * PLACES * (int64_t)sizeof(T);
+  }
+
   Span<T> now_, next_;
   int at_, coming_, end_;
+  const char *line_ = nullptr, *stop_ = nullptr;
 };
 
 }  // namespace octavo

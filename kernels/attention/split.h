@@ -51,7 +51,7 @@ static __attribute__((noinline)) void all_scores(const Desk<T>& desk, const Span
 }
 
 template <class T>
-static __attribute__((noinline)) void all_values(const Desk<T>& desk, const Span<T>& span, int rows, int64_t dim, float* out) {
+static __attribute__((noinline)) void all_values(const Desk<T>& desk, const Span<T>& span, Feed<T>&, int rows, int64_t dim, float* out) {
   for (int64_t d = 0; d < dim; d += 2 * LANES) {
     int r = 0;
     for (; r + SHARED <= rows; r += SHARED) lane_values<SHARED>(desk.scores + r * PITCH, span, d, dim, out + r * dim + d);

@@ -105,7 +105,7 @@ OCTAVO_INLINE void all_scores(const Desk<bf16>& desk, const Span<bf16>& span, Fe
 }
 
 // `out` has room for 16 or 32 rows.
-OCTAVO_INLINE void all_values(const Desk<bf16>& desk, const Span<bf16>& span, int rows, int64_t dim, float* out) {
+OCTAVO_INLINE void all_values(const Desk<bf16>& desk, const Span<bf16>& span, Feed<bf16>&, int rows, int64_t dim, float* out) {
   if (rows > 16) tile_values<2>(desk, span, dim, out);
   else tile_values<1>(desk, span, dim, out);
 }
