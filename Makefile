@@ -10,7 +10,7 @@ MAKEFLAGS += --no-print-directory
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.octavo-installed
-EXTRAS := router,worker,dev
+EXTRAS := router,worker,bench,dev
 
 PORT ?= 8000
 NAME ?= spine

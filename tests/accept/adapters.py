@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 
 from tests.accept import adapter_churn, adapter_figures
-from tests.accept.run import Line, accept, chosen, tests
+from tests.accept.run import Line, accept, tests
 
 BESIDE = "tests/integration/test_worker_adapters_beside.py"
 STREAMS = "tests/integration/test_worker_adapters.py"
@@ -65,7 +65,7 @@ LINES = (
 
 def main(numbers: Sequence[str]) -> int:
     """The lines with these numbers, or all."""
-    return accept("adapters", chosen(LINES, numbers))
+    return accept("adapters", LINES, numbers)
 
 
 if __name__ == "__main__":

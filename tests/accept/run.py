@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+import traceback
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Any
 from octavo.bench import machine
 
 ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "docs" / "results"
 LIMIT_SECONDS = 3600
 FULL = {"OCTAVO_JUDGE": "full"}  # every prompt before the judge, not the sample that fits `make test`
 
@@ -75,17 +77,34 @@ def chosen(lines: Sequence[Line], numbers: Sequence[str]) -> Sequence[Line]:
     return [line for line in lines if not numbers or line.number in numbers]
 
 
-def accept(name: str, lines: Sequence[Line]) -> int:
-    """Shows each line, writes docs/results/NAME.json, and gives the exit status."""
-    shown = []
-    for line in lines:
-        print(f"{line.number}: {line.claim}", flush=True)
+def _shown(line: Line) -> dict[str, Any]:
+    """A line's figures. One that raises is not shown, and says why; those after it go on."""
+    print(f"{line.number}: {line.claim}", flush=True)
+    try:
         figures = line.show()
-        print(f"   {'passed' if figures['passed'] else 'FAILED'} {figures.get('seconds', '')}", flush=True)
-        shown.append({"line": line.number, "claim": line.claim, **figures})
-    told = {"commit": machine.commit(), "machine": machine.machine(), "versions": machine.versions(), "lines": shown}
-    path = ROOT / "docs" / "results" / f"{name}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"name": name, **told}, indent=2) + "\n")
-    print(f"written to {path.relative_to(ROOT)}")
-    return 0 if all(line["passed"] for line in shown) else 1
+    except Exception as error:  # noqa: BLE001 - told with the line
+        figures = {"passed": False, "error": "".join(traceback.format_exception(error))[-3000:]}
+    print(f"   {'passed' if figures['passed'] else 'FAILED'} {figures.get('seconds', '')}", flush=True)
+    about = {"commit": machine.commit(), "machine": machine.machine(), "versions": machine.versions()}
+    return {"line": line.number, "claim": line.claim, **about, **figures}
+
+
+def _kept(path: Path) -> dict[str, Any]:
+    """What an earlier run has shown, by the lines' numbers."""
+    return {each["line"]: each for each in json.loads(path.read_text())["lines"]} if path.exists() else {}
+
+
+def accept(name: str, lines: Sequence[Line], numbers: Sequence[str] = (), folder: Path = RESULTS) -> int:
+    """Shows the lines of these numbers, or all, writes them to NAME.json, and gives the exit status. Lines that are not asked for stay
+    there as an earlier run has left them: each names its own commit and machine.
+    """
+    path, shown = folder / f"{name}.json", {}
+    asked = chosen(lines, numbers)
+    for line in asked:
+        shown[line.number] = _shown(line)
+        every = {**_kept(path), **shown}
+        told = [every[each.number] for each in lines if each.number in every]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({"name": name, "lines": told}, indent=2) + "\n")
+    print(f"written to {path}")
+    return 0 if all(line["passed"] for line in shown.values()) else 1

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tests.accept import figures, fresh_clone
-from tests.accept.run import Line, accept, chosen, command, tests
+from tests.accept.run import Line, accept, command, tests
 
 CASES = (
     "tests/e2e/test_cancel.py",  # C16, C17
@@ -53,7 +53,7 @@ LINES = (
 
 def main(wanted: Sequence[str]) -> int:
     """All lines, or those whose number is given."""
-    return accept("spine", chosen(LINES, wanted))
+    return accept("spine", LINES, wanted)
 
 
 if __name__ == "__main__":

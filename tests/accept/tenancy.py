@@ -6,7 +6,7 @@ from typing import Any
 
 from octavo.bench import tenancy as bench
 from tests.accept import flood, limits, shares, timing
-from tests.accept.run import Line, accept, chosen, tests
+from tests.accept.run import Line, accept, tests
 
 MOST_CPU_US = 300.0
 
@@ -75,7 +75,7 @@ LINES = (
 
 def main(wanted: Sequence[str]) -> int:
     """All lines, or those whose number is given."""
-    return accept("tenancy", chosen(LINES, wanted))
+    return accept("tenancy", LINES, wanted)
 
 
 if __name__ == "__main__":
