@@ -11,32 +11,38 @@ OCTAVO_INLINE void lane_scores(const float* q, const T* keys, int64_t dim, float
   Floats sums[COUNT] = {};
   for (int64_t d = 0; d < dim; d++) {
     const Floats key = load(keys + d * PLACES);
+#pragma GCC unroll 16
     for (int r = 0; r < COUNT; r++) sums[r] += q[r * dim + d] * key;
   }
+#pragma GCC unroll 16
   for (int r = 0; r < COUNT; r++) store(out + r * PITCH, sums[r]);
 }
 
-template <int COUNT, class T>
+// Dimensions d .. d + 16 N - 1.
+template <int COUNT, int N, class T>
 OCTAVO_INLINE void lane_values(const float* weights, const Span<T>& span, int64_t d, int64_t dim, float* out) {
-  Floats sums[COUNT][2] = {};
+  Floats sums[COUNT][N] = {};
   for (int i = span.first; i < span.last; i++) {
     const T* values = span.block(i).values + d;
     const float* column = weights + (i - span.first) * PLACES;
     for (int place = 0; place < PLACES; place++) {
-      const Floats left = load(values + place * dim), right = load(values + place * dim + LANES);
-      for (int r = 0; r < COUNT; r++) {
-        sums[r][0] += column[r * PITCH + place] * left;
-        sums[r][1] += column[r * PITCH + place] * right;
-      }
+      Floats value[N];
+#pragma GCC unroll 2
+      for (int half = 0; half < N; half++) value[half] = load(values + place * dim + half * LANES);
+#pragma GCC unroll 16
+      for (int r = 0; r < COUNT; r++)
+#pragma GCC unroll 2
+        for (int half = 0; half < N; half++) sums[r][half] += column[r * PITCH + place] * value[half];
     }
   }
-  for (int r = 0; r < COUNT; r++) {
-    store(out + r * dim, sums[r][0]);
-    store(out + r * dim + LANES, sums[r][1]);
-  }
+#pragma GCC unroll 16
+  for (int r = 0; r < COUNT; r++)
+#pragma GCC unroll 2
+    for (int half = 0; half < N; half++) store(out + r * dim + half * LANES, sums[r][half]);
 }
 
-constexpr int SHARED = TALL_LANES > 4 ? 4 : TALL_LANES;
+constexpr int SHARED = TALL_LANES > 4 ? 4 : TALL_LANES;  // rows that share a load
+constexpr int BESIDE = 2 * SHARED <= HELD ? 2 : 1;  // vectors of values that are gone through together
 
 template <class T>
 static __attribute__((noinline)) void all_scores(const Desk<T>& desk, const Span<T>& span, Feed<T>& feed, int rows, int64_t dim) {
@@ -44,19 +50,20 @@ static __attribute__((noinline)) void all_scores(const Desk<T>& desk, const Span
     const T* keys = span.block(i).keys;
     float* out = desk.scores + (i - span.first) * PLACES;
     feed.step();
-    int r = 0;
-    for (; r + SHARED <= rows; r += SHARED) lane_scores<SHARED>(desk.q + r * dim, keys, dim, out + r * PITCH);
-    for (; r < rows; r++) lane_scores<1>(desk.q + r * dim, keys, dim, out + r * PITCH);
+    in_parts<SHARED>(rows, [&](int64_t row, int64_t height) {
+      with_count<SHARED>(height, [&](auto count) { lane_scores<count>(desk.q + row * dim, keys, dim, out + row * PITCH); });
+    });
   }
 }
 
 template <class T>
 static __attribute__((noinline)) void all_values(const Desk<T>& desk, const Span<T>& span, Feed<T>&, int rows, int64_t dim, float* out) {
-  for (int64_t d = 0; d < dim; d += 2 * LANES) {
-    int r = 0;
-    for (; r + SHARED <= rows; r += SHARED) lane_values<SHARED>(desk.scores + r * PITCH, span, d, dim, out + r * dim + d);
-    for (; r < rows; r++) lane_values<1>(desk.scores + r * PITCH, span, d, dim, out + r * dim + d);
-  }
+  for (int64_t d = 0; d < dim; d += BESIDE * LANES)
+    in_parts<SHARED>(rows, [&](int64_t row, int64_t height) {
+      with_count<SHARED>(height, [&](auto count) {
+        lane_values<count, BESIDE>(desk.scores + row * PITCH, span, d, dim, out + row * dim + d);
+      });
+    });
 }
 
 constexpr int PAIR = 2 * LANES;

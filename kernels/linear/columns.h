@@ -4,54 +4,61 @@
 
 namespace octavo {
 
-// Two inputs' 32 outputs of a block, from its row `i` (a pair for bfloat16, else two rows).
-OCTAVO_INLINE void weights_at(const bf16* w, int64_t i, Floats (&even)[2], Floats (&odd)[2]) {
-  for (int half = 0; half < 2; half++) {
-    Words pair;
-    memcpy(&pair, w + i * WIDTH + half * 32, sizeof pair);
-    even[half] = as_floats(pair << 16);
-    odd[half] = as_floats(pair & 0xffff0000u);
-  }
-}
+// A block's weights of input `i` for 16 outputs, of which the first is at `w`.
 template <class W>
-OCTAVO_INLINE void weights_at(const W* w, int64_t i, Floats (&even)[2], Floats (&odd)[2]) {
-  for (int half = 0; half < 2; half++) {
-    even[half] = load(w + i * WIDTH + half * 16);
-    odd[half] = load(w + (i + 1) * WIDTH + half * 16);
+OCTAVO_INLINE Floats weights_at(const W* w, int64_t i) {
+  if constexpr (std::is_same_v<W, bf16>) {
+    const Words pairs = get<Words>(w + i / 2 * 2 * WIDTH);
+    return as_floats(i % 2 ? pairs & 0xffff0000u : pairs << 16);
+  } else {
+    return load(w + i * WIDTH);
   }
 }
 
-template <int ROWS, class W>
-static __attribute__((noinline)) void lanes(const float* a, int64_t stride, const W* w, int64_t k, float* c) {
-  Floats sums[ROWS][2] = {};
-  for (int64_t i = 0; i < k; i += 2) {
-    Floats even[2], odd[2];
-    weights_at(w, i, even, odd);
-    for (int r = 0; r < ROWS; r++) {
-      const Floats x = splat(a[r * stride + i]), y = splat(a[r * stride + i + 1]);
-      for (int half = 0; half < 2; half++) {
-        sums[r][half] += x * even[half];
-        sums[r][half] += y * odd[half];
+// From the first half of a block to the second.
+template <class W>
+constexpr int64_t HALF = std::is_same_v<W, bf16> ? 2 * LANES : LANES;
+
+// The sums of N halves of a block, which begin at `w`, for some rows. `k` is a multiple of 8.
+template <int ROWS, int N, class W>
+static __attribute__((noinline)) void lanes(const float* a, int64_t stride, const W* w, int64_t k, float* c, Ahead& ahead) {
+  Floats sums[ROWS][N] = {};
+  Ahead own = ahead;
+  for (int64_t i = 0; i < k; i += 8) {
+    own.step();
+#pragma GCC unroll 8
+    for (int64_t j = 0; j < 8; j++) {
+      Floats weights[N];
+#pragma GCC unroll 2
+      for (int half = 0; half < N; half++) weights[half] = weights_at(w + i * WIDTH + half * HALF<W>, j);
+#pragma GCC unroll 16
+      for (int r = 0; r < ROWS; r++) {
+        const Floats x = splat(a[r * stride + i + j]);
+#pragma GCC unroll 2
+        for (int half = 0; half < N; half++) sums[r][half] += x * weights[half];
       }
     }
   }
+  ahead = own;
+#pragma GCC unroll 16
   for (int r = 0; r < ROWS; r++)
-    for (int half = 0; half < 2; half++) store(c + r * WIDTH + half * 16, sums[r][half]);
+#pragma GCC unroll 2
+    for (int half = 0; half < N; half++) store(c + r * WIDTH + half * LANES, sums[r][half]);
 }
 
-#if defined(__AVX512F__)
-constexpr int TALL_LANES = 8;  // rows whose sums stay in registers
-#elif defined(__AVX2__)
-constexpr int TALL_LANES = 2;
-#else
-constexpr int TALL_LANES = 1;
-#endif
-
+// c [rows, 32] = rows times a block: both halves together where it is done in one part, else one after the other.
 template <class W>
-OCTAVO_INLINE void lane_product(const float* a, int64_t stride, int64_t rows, const W* w, int64_t k, float* c) {
-  int64_t r = 0;
-  for (; r + TALL_LANES <= rows; r += TALL_LANES) lanes<TALL_LANES>(a + r * stride, stride, w, k, c + r * WIDTH);
-  for (; r < rows; r++) lanes<1>(a + r * stride, stride, w, k, c + r * WIDTH);
+OCTAVO_INLINE void lane_product(const float* a, int64_t stride, int64_t rows, const W* w, int64_t k, float* c, Ahead& ahead) {
+  if (rows <= BOTH || TALL_LANES == BOTH)
+    return in_parts<BOTH>(rows, [&](int64_t row, int64_t height) {
+      with_count<BOTH>(height, [&](auto count) { lanes<count, 2>(a + row * stride, stride, w, k, c + row * WIDTH, ahead); });
+    });
+  for (int half = 0; half < 2; half++)
+    in_parts<TALL_LANES>(rows, [&](int64_t row, int64_t height) {
+      with_count<TALL_LANES>(height, [&](auto count) {
+        lanes<count, 1>(a + row * stride, stride, w + half * HALF<W>, k, c + row * WIDTH + half * LANES, ahead);
+      });
+    });
 }
 
 template <class W>
@@ -254,12 +261,12 @@ OCTAVO_INLINE void columns(const bf16* a, int64_t stride, int64_t rows, const bf
 #endif
 
 template <class W, class Done, class Extra>
-OCTAVO_INLINE void columns(const float* a, int64_t stride, int64_t rows, const W* left, const W*, int64_t k, const Sums& sums, Ahead&,
+OCTAVO_INLINE void columns(const float* a, int64_t stride, int64_t rows, const W* left, const W*, int64_t k, const Sums& sums, Ahead& ahead,
                            Later<Done>& later, const Extra&, int64_t) {
   for (int64_t row = 0; row < rows; row += HEIGHT) {
     const int64_t count = std::min<int64_t>(HEIGHT, rows - row);
     later.finish();
-    lane_product(a + row * stride, stride, count, left, k, sums.c + row * WIDTH);
+    lane_product(a + row * stride, stride, count, left, k, sums.c + row * WIDTH, ahead);
     sums.add_bias(row, count);
     if (!sums.held) later.take(sums, row, count);
   }

@@ -30,25 +30,6 @@ OCTAVO_INLINE void add_pairs(Floats (&sums)[ROWS][N], const bf16* a, int64_t str
   }
 }
 
-// Calls f(number) with a constant of the type std::integral_constant that equals `count`, from 1 to MOST.
-template <int MOST, class F>
-OCTAVO_INLINE void with_count(int64_t count, const F& f) {
-  if constexpr (MOST > 1)
-    if (count < MOST) return with_count<MOST - 1>(count, f);
-  f(std::integral_constant<int, MOST>{});
-}
-
-// Calls f(row, count) for parts of `rows` rows, none of them higher than TALL, all about as high.
-template <int TALL, class F>
-OCTAVO_INLINE void in_parts(int64_t rows, const F& f) {
-  const int64_t parts = (rows + TALL - 1) / TALL;
-  for (int64_t part = 0, row = 0; part < parts; part++) {
-    const int64_t end = rows * (part + 1) / parts;
-    f(row, end - row);
-    row = end;
-  }
-}
-
 template <int ROWS>
 static __attribute__((noinline)) void pair_lanes(const bf16* a, int64_t stride, const bf16* w, int64_t k, float* c, Ahead& ahead) {
   Floats sums[ROWS][2] = {};

@@ -154,27 +154,29 @@ static __attribute__((noinline)) void strip_lanes(const float* x, int64_t stride
   Floats even[ROWS] = {}, odd[ROWS] = {};
   for (int64_t i = 0; i < k; i += 2) {
     const Floats u = load(a + i * STRIP), v = load(a + (i + 1) * STRIP);
+#pragma GCC unroll 16
     for (int r = 0; r < ROWS; r++) {
       even[r] += splat(x[r * stride + i]) * u;
       odd[r] += splat(x[r * stride + i + 1]) * v;
     }
   }
+#pragma GCC unroll 16
   for (int r = 0; r < ROWS; r++) store(c + r * STRIP, even[r] + odd[r]);
 }
 
 // Rows of a strip's sums, then of a block's, without pairs.
 template <class W>
 OCTAVO_INLINE void strip_rows(const float* x, int64_t stride, int64_t rows, const W* a, int64_t k, float* c) {
-  int64_t r = 0;
-  for (; r + TALL_LANES <= rows; r += TALL_LANES) strip_lanes<TALL_LANES>(x + r * stride, stride, a, k, c + r * STRIP);
-  for (; r < rows; r++) strip_lanes<1>(x + r * stride, stride, a, k, c + r * STRIP);
+  constexpr int TALL = HELD / 2;
+  in_parts<TALL>(rows, [&](int64_t row, int64_t height) {
+    with_count<TALL>(height, [&](auto count) { strip_lanes<count>(x + row * stride, stride, a, k, c + row * STRIP); });
+  });
 }
 
 template <class W>
 OCTAVO_INLINE void block_product(const float* t, int64_t stride, int64_t rows, const W* b, int64_t rank, float* c) {
-  int64_t r = 0;
-  for (; r + TALL_LANES <= rows; r += TALL_LANES) lanes<TALL_LANES>(t + r * stride, stride, b, rank, c + r * WIDTH);
-  for (; r < rows; r++) lanes<1>(t + r * stride, stride, b, rank, c + r * WIDTH);
+  Ahead nothing{};
+  lane_product(t, stride, rows, b, rank, c, nothing);
 }
 
 // Memory to ask for while `steps` steps run.

@@ -8,7 +8,7 @@ namespace {
 
 constexpr float SQRT_2_OVER_PI = 0.7978845608028654f;
 
-Floats activate(Floats x, int64_t kind) {
+OCTAVO_INLINE Floats activate(Floats x, int64_t kind) {
   if (kind == 0) return x * sigmoid(x);
   return 0.5f * x * (1.f + tanh(SQRT_2_OVER_PI * (x + 0.044715f * x * x * x)));
 }

@@ -69,9 +69,8 @@ class Row {
     for (int64_t g = 0; g < groups_; g++) {
       Floats most = splat(-INFINITY);
       for (int64_t i = g * GROUP; i < (g + 1) * GROUP; i += LANES) {
-        Floats v = splat(-INFINITY);
-        if (i + LANES <= n_) v = load(logits + i) / temperature;
-        else for (int64_t lane = 0; i + lane < n_; lane++) v[lane] = logits[i + lane] / temperature;
+        const int count = static_cast<int>(std::clamp<int64_t>(n_ - i, 0, LANES));
+        const Floats v = select(lane_numbers() < count, load_some(logits + i, count) / temperature, splat(-INFINITY));
         store(&scaled_[i], v);
         most = vmax(v, most);
       }
