@@ -319,6 +319,7 @@ class GenerateRequest(_message.Message):
     TRUNCATE_PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
     CACHE_SALT_FIELD_NUMBER: _builtins.int
     PRIORITY_FIELD_NUMBER: _builtins.int
+    PROMPT_CACHE_KEY_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Chosen by the caller for its logs; made unique inside. In a Session, it names the request's chunks."""
     model: _builtins.str
@@ -338,6 +339,10 @@ class GenerateRequest(_message.Message):
     """What is cached under it is found under it alone, and by the same tenant alone. At most 256 characters."""
     priority: _builtins.int
     """A class, 0 being the highest; bounded by the class of the tenant, which is its default."""
+    prompt_cache_key: _builtins.str
+    """Names what belongs together, such as a conversation: routers with `--policy session` send what has the same name, model, adapter and tenant
+    to the same worker; others pay no heed. At most 256 characters.
+    """
     @_builtins.property
     def prompt_tokens(self) -> Global___TokenIds: ...
     @_builtins.property
@@ -360,10 +365,11 @@ class GenerateRequest(_message.Message):
         truncate_prompt_tokens: _builtins.int | None = ...,
         cache_salt: _builtins.str = ...,
         priority: _builtins.int | None = ...,
+        prompt_cache_key: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_n", b"_n", "_priority", b"_priority", "_return_tokens", b"_return_tokens", "_truncate_prompt_tokens", b"_truncate_prompt_tokens", "_whole", b"_whole", "chat", b"chat", "input", b"input", "n", b"n", "priority", b"priority", "prompt", b"prompt", "prompt_tokens", b"prompt_tokens", "return_tokens", b"return_tokens", "sampling", b"sampling", "truncate_prompt_tokens", b"truncate_prompt_tokens", "whole", b"whole"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_n", b"_n", "_priority", b"_priority", "_return_tokens", b"_return_tokens", "_truncate_prompt_tokens", b"_truncate_prompt_tokens", "_whole", b"_whole", "cache_salt", b"cache_salt", "chat", b"chat", "echo", b"echo", "input", b"input", "model", b"model", "n", b"n", "priority", b"priority", "prompt", b"prompt", "prompt_tokens", b"prompt_tokens", "request_id", b"request_id", "return_tokens", b"return_tokens", "sampling", b"sampling", "truncate_prompt_tokens", b"truncate_prompt_tokens", "whole", b"whole"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_n", b"_n", "_priority", b"_priority", "_return_tokens", b"_return_tokens", "_truncate_prompt_tokens", b"_truncate_prompt_tokens", "_whole", b"_whole", "cache_salt", b"cache_salt", "chat", b"chat", "echo", b"echo", "input", b"input", "model", b"model", "n", b"n", "priority", b"priority", "prompt", b"prompt", "prompt_cache_key", b"prompt_cache_key", "prompt_tokens", b"prompt_tokens", "request_id", b"request_id", "return_tokens", b"return_tokens", "sampling", b"sampling", "truncate_prompt_tokens", b"truncate_prompt_tokens", "whole", b"whole"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__n: _TypeAlias = _typing.Literal["n"]  # noqa: Y015
     _WhichOneofArgType__n: _TypeAlias = _typing.Literal["_n", b"_n"]  # noqa: Y015

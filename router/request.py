@@ -29,6 +29,7 @@ MAX_STOP_LENGTH = 256  # characters
 MAX_STOP_TOKENS = 64
 MAX_BAD_STRING = 256  # characters
 MAX_CACHE_SALT = 256  # characters
+MAX_CACHE_KEY = 256  # characters
 UINT32 = 2**32
 UINT64 = 2**64
 
@@ -163,6 +164,7 @@ class GenerateRequest:
     are worked out too. `truncate_prompt_tokens` keeps the last tokens of the prompt alone. `prompt_only` tells and counts no output
     (both APIs call that max_tokens 0; sampling.max_tokens is 1 then, because a worker's choice has at least one token).
     `cache_salt` keeps what is cached apart within the caller's own; `priority` is a class (0 is highest), bounded by the caller's.
+    `prompt_cache_key` is the caller's name for what belongs together, for a placement policy that goes by it.
     """
 
     model: str
@@ -179,6 +181,7 @@ class GenerateRequest:
     prompt_only: bool = False
     cache_salt: str = ""
     priority: int | None = None
+    prompt_cache_key: str = ""
 
     def __post_init__(self) -> None:
         """Raises InvalidRequest naming the first parameter that is out of range."""
@@ -188,6 +191,8 @@ class GenerateRequest:
         _require(len(self.request_id) <= 256, "request_id", "may be at most 256 characters long")
         salted = len(self.cache_salt) <= MAX_CACHE_SALT
         _require(salted, "cache_salt", f"may be at most {MAX_CACHE_SALT} characters long")
+        keyed = len(self.prompt_cache_key) <= MAX_CACHE_KEY
+        _require(keyed, "prompt_cache_key", f"may be at most {MAX_CACHE_KEY} characters long")
         if isinstance(self.prompt, ChatPrompt):
             _require(bool(self.prompt.messages), self.prompt_param, "must not be empty")
 

@@ -38,6 +38,7 @@ class Options(TypedDict, total=False):
     request_id: str
     echo: bool
     truncate_prompt_tokens: int
+    prompt_cache_key: str
 
 
 _SCALARS = (
@@ -45,7 +46,7 @@ _SCALARS = (
     *("ignore_eos", "logprobs", "prompt_logprobs"),
     *("presence_penalty", "frequency_penalty", "repetition_penalty"),
 )
-_OUTSIDE = ("n", "return_tokens", "request_id", "echo", "truncate_prompt_tokens")
+_OUTSIDE = ("n", "return_tokens", "request_id", "echo", "truncate_prompt_tokens", "prompt_cache_key")
 _LISTS = ("stop", "stop_token_ids", "logit_bias", "allowed_token_ids", "bad_words")
 
 

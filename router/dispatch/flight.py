@@ -25,6 +25,7 @@ from router.fleet.stream import Loss, Ticket
 from router.placement.prompt import PromptMarks
 from router.placement.view import Want
 from router.request import GenerateRequest, Logprobs, Piece, Usage
+from router.tenancy import salts
 from router.text.output import ChoiceOutput, OutputSpec, shown_logprobs
 from shared import errors
 from shared.types import (
@@ -72,7 +73,12 @@ class Job:
         """For a placement policy."""
         key, hashes = self.marks
         return Want(
-            key=key, hashes=hashes, prompt_tokens=len(self.prompt), choices=self.request.n, adapter=self._digest
+            key=key,
+            hashes=hashes,
+            prompt_tokens=len(self.prompt),
+            choices=self.request.n,
+            adapter=self._digest,
+            session=salts.session(self.tenant.salt, self.pool.revision, self._digest, self.request.prompt_cache_key),
         )
 
     @property

@@ -8,6 +8,7 @@ import hashlib
 import hmac
 
 from router.tenancy.records import OWN, TenantRecord
+from shared.hashing import chain_seed
 
 _BYTES = 16
 
@@ -21,6 +22,13 @@ def of_tenant(secret: bytes, tenant: TenantRecord) -> bytes:
     if tenant.cache_scope == OWN:
         return _hmac(secret, b"own", tenant.uid.encode())
     return _hmac(secret, b"group", tenant.cache_scope.encode())
+
+
+def session(salt: bytes, revision: str, adapter: bytes, name: str) -> bytes:
+    """What the requests that a client calls `name` have in common under one salt, model and adapter; nothing where it is empty."""
+    if not name:
+        return b""
+    return _hmac(salt, b"session" + chain_seed(model_revision=revision, adapter_digest=adapter), name.encode())
 
 
 def nested(salt: bytes, client: str) -> bytes:

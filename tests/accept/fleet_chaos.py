@@ -189,9 +189,11 @@ async def measure(model: Path, folder: Path, plan: Sequence[str]) -> Mapping[str
         callers = Callers(running, quiet)
         async with callers.calling() as tasks:
             looking = asyncio.create_task(looks(running))
-            await trouble(running, plan)
-            looking.cancel()
-            ready = await looking
+            try:
+                await trouble(running, plan)
+            finally:
+                looking.cancel()
+                ready = await looking
         end = time.monotonic() + SETTLE_SECONDS
         while (left := await running.left()) and time.monotonic() < end:
             await asyncio.sleep(0.2)

@@ -37,6 +37,8 @@ SAID: list[tuple[str, dict[str, Any], str]] = [
     (CHAT, {"messages": HELLO, "allowed_token_ids": [1] * 4097}, "allowed_token_ids takes at most 4096 entries"),
     (CHAT, {"messages": HELLO, "bad_words": [[1] * 33]}, "bad_words[0] takes at most 32 entries"),
     (CHAT, {"messages": HELLO, "cache_salt": "x" * 257}, "cache_salt may be at most 256 characters long"),
+    (CHAT, {"messages": HELLO, "prompt_cache_key": "x" * 257}, "prompt_cache_key may be at most 256 characters long"),
+    (CHAT, {"messages": HELLO, "prompt_cache_key": 7}, "prompt_cache_key must be a string"),
     (CHAT, {"messages": HELLO, "echo": True}, "echo is a parameter of /v1/completions alone"),
     (CHAT, {"messages": HELLO, "best_of": 2}, "best_of is a parameter of /v1/completions alone"),
 ]

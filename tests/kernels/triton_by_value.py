@@ -84,7 +84,7 @@ def _cast(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _dot(_self: Any, a: Any, b: Any, d: Any, _precision: Any, _imprecise: Any) -> Any:
-    """A tile's product, each of whose sums runs along its own row and column: a BLAS takes some machines' rows by their place in the tile."""
+    """A tile's product, each of whose sums runs along its own row and column: a BLAS may sum a row by its place in the tile."""
     rows = np.ascontiguousarray(_by_value(a).data, dtype=d.data.dtype)
     columns = np.ascontiguousarray(np.swapaxes(_by_value(b).data, -1, -2), dtype=d.data.dtype)
     return _Handle(np.einsum("...ik,...jk->...ij", rows, columns) + d.data, d.dtype.scalar)

@@ -93,5 +93,5 @@ def ttft_shares(policies: Mapping[str, Mapping[str, Any]], progress: Progress) -
 
 
 def as_requests(arrivals: Sequence[Arrival], seconds: float) -> list[Arrival]:
-    """Those that come so soon, with what a request tells: it names no session, and allows as many outputs as come."""
-    return [replace(each, session=b"", most_outputs=each.output_tokens) for each in arrivals if each.at < seconds]
+    """Those that come so soon, with what a request tells: it allows as many outputs as come."""
+    return [replace(each, most_outputs=each.output_tokens) for each in arrivals if each.at < seconds]

@@ -123,6 +123,7 @@ def _request(arrival: Arrival) -> GenerateRequest:
         model=MODEL,
         prompt=TokenPrompt(tokens=arrival.tokens()),
         sampling=SamplingOptions(temperature=0.0, max_tokens=arrival.output_tokens, ignore_eos=True),
+        prompt_cache_key=arrival.session.decode(),
     )
 
 

@@ -137,6 +137,7 @@ def request_from_pb(
         caller=caller,
         cache_salt=request.cache_salt,
         priority=request.priority if request.HasField("priority") else None,
+        prompt_cache_key=request.prompt_cache_key,
     )
 
 

@@ -99,6 +99,10 @@ class SamplingFields(BaseModel):
         None,
         description="Extension. What is cached under it is found under it alone, and by this tenant alone. Up to 256 characters.",
     )
+    prompt_cache_key: str | None = Field(
+        None,
+        description="Names what belongs together, for routers that place requests by session. Up to 256 characters.",
+    )
     priority: int | None = Field(
         None, description="Extension. A class, 0 being the highest; bounded by, and by default, the tenant's."
     )
@@ -191,4 +195,5 @@ def request_of(
         truncate_prompt_tokens=body.truncate_prompt_tokens,
         cache_salt=body.cache_salt or "",
         priority=body.priority,
+        prompt_cache_key=body.prompt_cache_key or "",
     )
